@@ -1,0 +1,54 @@
+# make finding   set up .venv and run: snakemake --cores 1 report/finding.md
+# make test      set up .venv and run the tests
+# ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
+
+ACCEL ?= cpu
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed-$(ACCEL)
+DEV := $(VENV)/.installed-dev
+
+.PHONY: finding test lint format bench pins clean
+
+finding: $(INSTALLED)
+	$(BIN)/snakemake --cores 1 report/finding.md
+
+test: $(DEV)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(DEV)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/snakefmt --check Snakefile workflow/rules
+
+format: $(DEV)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/snakefmt Snakefile workflow/rules
+
+bench: $(DEV)
+	$(BIN)/python tests/bench/engine_speed.py
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "kvpeak needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): requirements/runtime.txt requirements/$(ACCEL).txt | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+		-r requirements/runtime.txt -r requirements/$(ACCEL).txt
+	rm -f $(VENV)/.installed-cpu $(VENV)/.installed-cuda*
+	touch $@
+
+$(DEV): requirements/dev.txt $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	touch $@
+
+pins:
+	cd requirements && for f in runtime cpu cuda12 cuda13 dev; do \
+		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+			--custom-compile-command "make pins" $$f.in -o $$f.txt; done
+
+clean:
+	rm -rf $(VENV) .snakemake

@@ -1,0 +1,56 @@
+"""Write the plan: every cell of config/matrix.yaml, and whether and why it does not run here."""
+
+import argparse
+import csv
+import io
+import sys
+from collections import Counter
+from pathlib import Path
+
+from kvpeak.config_file import ConfigError
+from kvpeak.matrix import AXES, Matrix, load_matrix
+
+COLUMNS = (*AXES, "round", "runs_here", "reason", "path")
+
+
+def plan_csv(matrix: Matrix) -> str:
+    """The plan as CSV text, one row per cell and round."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for cell, reason in matrix.plan():
+        here = "no" if reason else "yes"
+        writer.writerow((*cell.axes, cell.round, here, reason, f"results/cells/{cell.path}"))
+    return text.getvalue()
+
+
+def plan_summary(matrix: Matrix) -> str:
+    """The plan in a few lines for the terminal."""
+    reasons = Counter(reason for _, reason in matrix.plan())
+    here = reasons.pop("", 0)
+    lines = [f"{matrix.file}: {here + reasons.total()} cells, {here} run here"]
+    lines += [f"  {count} do not: {reason}" for reason, count in reasons.most_common()]
+    return "\n".join(lines)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--matrix", default="config/matrix.yaml", help="default: %(default)s")
+    parser.add_argument(
+        "--out", type=Path, help="the plan as CSV (default: only the summary is shown)"
+    )
+    arguments = parser.parse_args()
+    try:
+        matrix = load_matrix(arguments.matrix)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(plan_csv(matrix), encoding="utf-8")
+    print(plan_summary(matrix))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

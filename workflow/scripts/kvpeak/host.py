@@ -1,0 +1,43 @@
+"""What this machine can run."""
+
+import os
+import platform
+import sys
+from importlib import metadata
+from pathlib import Path
+
+
+def accelerator() -> str:
+    """Return `metal`, `cuda` or `cpu`: what MLX uses in this environment.
+
+    Metal is what MLX uses on every Apple-silicon Mac. CUDA needs both the GPU's device node and one of MLX's CUDA
+    builds; KVPEAK_ACCELERATOR overrides the answer.
+    """
+    forced = os.environ.get("KVPEAK_ACCELERATOR")
+    if forced in ("metal", "cuda", "cpu"):
+        return forced
+    if sys.platform == "darwin" and platform.machine() == "arm64":
+        return "metal"
+    return "cuda" if has_nvidia_gpu() and installed_version("mlx-cuda-12", "mlx-cuda-13") else "cpu"
+
+
+def has_nvidia_gpu() -> bool:
+    """Whether the NVIDIA driver's device nodes are there."""
+    return Path("/dev/nvidiactl").exists() or Path("/dev/dxg").exists()
+
+
+def no_gpu_reason() -> str:
+    """Say in a few words why this machine counts as having no GPU."""
+    if has_nvidia_gpu():
+        return "needs a GPU: there is one, but MLX's CPU build is installed (make finding ACCEL=cuda13)"
+    return "needs a GPU (Metal or CUDA): this machine has none"
+
+
+def installed_version(*distributions: str) -> str | None:
+    """Return the version of the first of the distributions that is installed here, or None."""
+    for name in distributions:
+        try:
+            return metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return None

@@ -1,0 +1,346 @@
+"""The experiment of config/matrix.yaml: read, checked, and expanded into cells."""
+
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from kvpeak import host
+from kvpeak.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
+
+AXES = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
+_SECTION = dict(
+    zip(AXES, ("commits", "models", "prompts", "kv_caches", "caps", "variants"), strict=True)
+)
+
+PROTOCOL = {
+    "warmup": 1,
+    "recorded": 3,
+    "processes": 1,
+    "generate": 128,
+    "ignore_eos": True,
+    "repeat_penalty": 1.1,
+    "repeat_window": 64,
+    "seed": 0,
+    "timeout_s": 1800,
+    "guard": 0.8,
+}
+OPTIONS = {"attention": "naive", "prefill_chunk": "whole"}
+_KIND_KEYS = {
+    "hub": ("repository", "revision"),
+    "package": ("package", "version", "file", "sha256"),
+    "random": ("config",),
+}
+_ANY_KIND = ("kind", "weights", "dtype", "seed", "config", "needs")
+_RUN_PROTOCOL = (
+    "warmup", "recorded", "generate", "ignore_eos", "repeat_penalty", "repeat_window",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Engine:
+    """What an engine takes on the axes that not every engine has; patterns match whole names."""
+
+    kv_caches: str
+    caps: str
+    cap_hint: str
+    options: tuple[str, ...]
+
+
+ENGINES = {
+    "mlx": Engine(
+        kv_caches=r"cat|cat-contiguous|prealloc|mlx-lm|rotating-\d+|quantized-\d+",
+        caps=r"none|\d+(KiB|MiB|GiB)",
+        cap_hint="none or bytes such as 64MiB",
+        options=("attention", "prefill_chunk"),
+    ),
+    "candle-replay": Engine(
+        kv_caches=r"cat|cat-contiguous|prealloc",
+        caps=r"none|\d+x",
+        cap_hint="none or a reuse ratio such as 4x",
+        options=("attention", "prefill_chunk", "buffers"),
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One combination of the axes, in one round: what one process measures."""
+
+    commit: str
+    model: str
+    prompt: str
+    kv_cache: str
+    cap: str
+    variant: str
+    round: int = 1
+
+    @property
+    def path(self) -> str:
+        """The cell's path below results/cells/."""
+        return "/".join((*self.axes, f"r{self.round}"))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """The names on the six axes, in the order of AXES."""
+        return (self.commit, self.model, self.prompt, self.kv_cache, self.cap, self.variant)
+
+    def as_dict(self) -> dict:
+        return dict(zip((*AXES, "round"), (*self.axes, self.round), strict=True))
+
+
+class Matrix:
+    """A checked matrix.yaml. Raises ConfigError (one line) on anything a user got wrong."""
+
+    def __init__(self, data: dict, file: Path | str):
+        validate(data, "matrix.schema.json", file)
+        self.file = file
+        self.commits: dict = data["commits"]
+        self.models: dict = {
+            name: _model(file, name, entry) for name, entry in data["models"].items()
+        }
+        self.prompts: dict = {
+            name: {"corpus": "prompts/alice.txt", **entry}
+            for name, entry in data["prompts"].items()
+        }
+        self.kv_caches: list = data["kv_caches"]
+        self.caps: list = data["caps"]
+        self.variants: dict = {name: OPTIONS | entry for name, entry in data["variants"].items()}
+        self.protocol: dict = PROTOCOL | data.get("protocol", {})
+        self.compare: list = data.get("compare", [])
+        self.exclude: list = [_as_sets(selector) for selector in data.get("exclude", [])]
+        self.include: list = [_as_sets(selector) for selector in data.get("include", [])]
+        self._check_selectors()
+        self._check_compare()
+        self._check_caps()
+        self._check_prompts()
+
+    def axis(self, name: str) -> list[str]:
+        """The names on one of AXES, in the file's order."""
+        return list(getattr(self, _SECTION[name]))
+
+    @cached_property
+    def combinations(self) -> list[Cell]:
+        """Every planned combination of the axes, as its round 1, in the file's order."""
+        product = itertools.product(*(self.axis(name) for name in AXES))
+        if not self.exclude:
+            return [Cell(*names) for names in product]
+        return [
+            Cell(*names)
+            for names in product
+            if not _selected(self.exclude, names) or _selected(self.include, names)
+        ]
+
+    def reason_not_here(self, cell: Cell) -> str:
+        """Why the cell cannot run here, or ''."""
+        if (reason := self._not_applicable(cell)) or self.models[cell.model].get("needs") != "gpu":
+            return reason
+        if self.commits[cell.commit]["engine"] != "mlx":
+            return ""  # a replay of shapes needs no GPU
+        return "" if self._accelerator != "cpu" else host.no_gpu_reason()
+
+    def _not_applicable(self, cell: Cell) -> str:
+        engine_name = self.commits[cell.commit]["engine"]
+        engine = ENGINES[engine_name]
+        if not re.fullmatch(engine.caps, cell.cap):
+            return f"not applicable: engine {engine_name} has no cap {cell.cap} (it takes {engine.cap_hint})"
+        if not re.fullmatch(engine.kv_caches, cell.kv_cache):
+            return f"not applicable: engine {engine_name} has no KV cache {cell.kv_cache}"
+        for option, value in self.variants[cell.variant].items():
+            if option not in engine.options:
+                return f"not applicable: engine {engine_name} has no option {option} ({value})"
+        return ""
+
+    @cached_property
+    def _accelerator(self) -> str:
+        return host.accelerator()
+
+    def plan(self) -> Iterator[tuple[Cell, str]]:
+        """Yield every cell of every round with the reason why it does not run here ('' if it does)."""
+        for cell in self.combinations:
+            reason = self.reason_not_here(cell)
+            for number in range(1, self.protocol["processes"] + 1):
+                yield Cell(*cell.axes, number), reason
+
+    @cached_property
+    def cells_here(self) -> list[Cell]:
+        """The cells that run here, in the order in which they should: round by round, A B | B A."""
+        here = [cell for cell in self.combinations if not self.reason_not_here(cell)]
+        rounds = range(1, self.protocol["processes"] + 1)
+        return [
+            Cell(*cell.axes, number)
+            for number in rounds
+            for cell in (here if number % 2 else reversed(here))
+        ]
+
+    def request(self, cell: Cell) -> dict:
+        """The request that starts the cell's engine (docs/protocol.md)."""
+        commit, model, prompt = (
+            self.commits[cell.commit],
+            self.models[cell.model],
+            self.prompts[cell.prompt],
+        )
+        return {
+            "cell": cell.as_dict(),
+            "engine": commit["engine"],
+            "model": {"name": cell.model, "folder": f"models/{cell.model}", **model},
+            "prompt": {
+                "name": cell.prompt,
+                "tokens": prompt["tokens"],
+                "path": f"prompts/{cell.model}/{cell.prompt}.json",
+            },
+            "kv_cache": cell.kv_cache,
+            "cap": cell.cap,
+            "options": self.variants[cell.variant],
+            "protocol": {key: self.protocol[key] for key in _RUN_PROTOCOL}
+            | {"seed": model["seed"]},
+            "limits": {
+                "timeout_s": self.protocol["timeout_s"],
+                "guard_fraction": self.protocol["guard"],
+            },
+        }
+
+    def _check_selectors(self) -> None:
+        for key in ("exclude", "include"):
+            for number, selector in enumerate(getattr(self, key)):
+                for axis, names in selector.items():
+                    for name in sorted(names - set(self.axis(axis))):
+                        raise ConfigError(
+                            self.file,
+                            f"{key}[{number}].{axis}",
+                            f"{shown(name)} selects nothing; expected a name of {_SECTION[axis]}"
+                            f"{did_you_mean(name, self.axis(axis))}: {_listed(self.axis(axis))}",
+                        )
+        if not self.combinations:
+            raise ConfigError(
+                self.file, "exclude", "leaves no cell; remove a selector or add an include"
+            )
+
+    def _check_compare(self) -> None:
+        for number, entry in enumerate(self.compare):
+            names = self.axis(entry["axis"])
+            for key in ("before", "after"):
+                if entry[key] not in names:
+                    raise ConfigError(
+                        self.file,
+                        f"compare[{number}].{key}",
+                        f"{shown(entry[key])} is not on the axis {entry['axis']}; expected one of "
+                        f"{_listed(names)}{did_you_mean(entry[key], names)}",
+                    )
+            if entry["before"] == entry["after"]:
+                raise ConfigError(
+                    self.file,
+                    f"compare[{number}].after",
+                    f"{shown(entry['after'])} is also before; expected another name of {_listed(names)}",
+                )
+
+    def _check_caps(self) -> None:
+        engines = sorted({entry["engine"] for entry in self.commits.values()})
+        for number, cap in enumerate(self.caps):
+            if not any(re.fullmatch(ENGINES[name].caps, cap) for name in engines):
+                takes = "; ".join(f"{name} takes {ENGINES[name].cap_hint}" for name in engines)
+                raise ConfigError(
+                    self.file,
+                    f"caps[{number}]",
+                    f"{shown(cap)}: no engine of commits has this cap; {takes}",
+                )
+
+    def _check_prompts(self) -> None:
+        for name in self.prompts:
+            models = [cell.model for cell in self.combinations if cell.prompt == name]
+            for model in dict.fromkeys(models):
+                self._check_length(name, model)
+
+    def _check_length(self, prompt: str, model: str) -> None:
+        entry, key = self.prompts[prompt], f"prompts.{prompt}.tokens"
+        tokens, generate = entry["tokens"], self.protocol["generate"]
+        positions = self.shapes(model).get("max_position_embeddings")
+        if isinstance(positions, int) and tokens + generate > positions:
+            raise ConfigError(
+                self.file,
+                key,
+                f"{tokens} and {generate} generated are more than the {positions} positions of {model}; "
+                f"expected at most {positions - generate}, or exclude {{model: {model}, prompt: {prompt}}}",
+            )
+        try:
+            size = Path(entry["corpus"]).stat().st_size
+        except OSError:
+            raise ConfigError(
+                self.file, f"prompts.{prompt}.corpus", f"{shown(entry['corpus'])}: no such file"
+            ) from None
+        if tokens > size:  # a token is at least one byte
+            raise ConfigError(
+                self.file,
+                key,
+                f"{tokens} is longer than the corpus {entry['corpus']} ({size} bytes); "
+                "expected a shorter prompt or a longer corpus",
+            )
+
+    def shapes(self, model: str) -> dict:
+        """The model's config.json as far as it is known before the model is fetched, else {}."""
+        if model not in self._shapes:
+            given = self.models[model].get("config")
+            fetched = Path("models", model, "config.json")
+            path = Path(given) if given else fetched if fetched.exists() else None
+            try:
+                self._shapes[model] = json.loads(path.read_text(encoding="utf-8")) if path else {}
+            except (OSError, ValueError) as error:
+                raise ConfigError(
+                    self.file,
+                    f"models.{model}.config",
+                    f"{shown(str(path))} cannot be read: {error}",
+                ) from None
+        return self._shapes[model]
+
+    @cached_property
+    def _shapes(self) -> dict[str, dict]:
+        return {}
+
+
+def load_matrix(file: Path | str = "config/matrix.yaml") -> Matrix:
+    """Read and check a matrix file. Raises ConfigError."""
+    return Matrix(load_yaml(file), file)
+
+
+def _model(file, name: str, entry: dict) -> dict:
+    kind = entry["kind"]
+    for key in entry:
+        if key not in (*_ANY_KIND, *_KIND_KEYS[kind]) and (kind, key) != ("hub", "files"):
+            raise ConfigError(
+                file,
+                f"models.{name}.{key}",
+                f"{shown(entry[key])}: a model of kind {kind} has no such key",
+            )
+    weights = entry.get("weights", "random" if kind == "random" else "real")
+    if kind == "random" and weights == "real":
+        raise ConfigError(
+            file,
+            f"models.{name}.weights",
+            '"real": a model of kind random has none; expected random',
+        )
+    needed = ("config",) if weights == "random" and "config" in entry else _KIND_KEYS[kind]
+    for key in needed:
+        if key not in entry:
+            raise ConfigError(file, f"models.{name}", f"key {key} is missing; kind {kind} needs it")
+    return {"seed": 0, "dtype": None, **entry, "weights": weights}
+
+
+def _as_sets(selector: dict) -> dict[str, set[str]]:
+    return {
+        axis: {names} if isinstance(names, str) else set(names) for axis, names in selector.items()
+    }
+
+
+def _selected(selectors: list[dict[str, set[str]]], names: tuple[str, ...]) -> bool:
+    """Whether one of the selectors takes the combination (names in the order of AXES)."""
+    return any(
+        all(names[AXES.index(axis)] in wanted for axis, wanted in selector.items())
+        for selector in selectors
+    )
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")

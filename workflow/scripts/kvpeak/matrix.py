@@ -140,7 +140,7 @@ class Matrix:
             return reason
         if self.commits[cell.commit]["engine"] != "mlx":
             return ""  # a replay of shapes needs no GPU
-        return "" if self._accelerator != "cpu" else host.no_gpu_reason()
+        return "" if self.accelerator != "cpu" else host.no_gpu_reason()
 
     def _not_applicable(self, cell: Cell) -> str:
         engine_name = self.commits[cell.commit]["engine"]
@@ -155,7 +155,8 @@ class Matrix:
         return ""
 
     @cached_property
-    def _accelerator(self) -> str:
+    def accelerator(self) -> str:
+        """What MLX uses here: metal, cuda or cpu."""
         return host.accelerator()
 
     def plan(self) -> Iterator[tuple[Cell, str]]:

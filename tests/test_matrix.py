@@ -1,0 +1,267 @@
+"""The matrix: what it expands to, and the one line that each mistake gets."""
+
+import copy
+import csv
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from expand import plan_csv
+from kvpeak.config_file import ConfigError, load_yaml
+from kvpeak.matrix import Matrix, load_matrix
+
+ROOT = Path(__file__).parents[1]
+BASE = {
+    "commits": {"mlx-a": {"engine": "mlx"}, "replay": {"engine": "candle-replay"}},
+    "models": {"tiny": {"kind": "random", "config": "config/models/qwen2-tiny.json"}},
+    "prompts": {"short": {"tokens": 9}, "long": {"tokens": 65}},
+    "kv_caches": ["cat", "mlx-lm"],
+    "caps": ["none", "4x", "32MiB"],
+    "variants": {"default": {}, "fused": {"attention": "fused"}},
+    "compare": [{"axis": "cap", "before": "none", "after": "32MiB"}],
+}
+
+
+@pytest.fixture(autouse=True)
+def in_the_project(monkeypatch):
+    monkeypatch.chdir(ROOT)
+
+
+def matrix(**changes):
+    return Matrix(copy.deepcopy(BASE) | changes, "matrix.yaml")
+
+
+def test_every_combination_is_planned_once():
+    assert len(matrix().combinations) == 2 * 1 * 2 * 2 * 3 * 2
+    assert len({cell.path for cell in matrix().combinations}) == 48
+
+
+def test_exclude_is_and_inside_a_selector_and_or_across():
+    some = matrix(exclude=[{"prompt": "long", "cap": ["none", "4x"]}, {"variant": "fused"}])
+    assert {cell.variant for cell in some.combinations} == {"default"}
+    assert {cell.cap for cell in some.combinations if cell.prompt == "long"} == {"32MiB"}
+    assert {cell.cap for cell in some.combinations if cell.prompt == "short"} == {
+        "none",
+        "4x",
+        "32MiB",
+    }
+
+
+def test_include_wins_over_exclude():
+    some = matrix(exclude=[{"variant": "fused"}], include=[{"variant": "fused", "prompt": "short"}])
+    assert {c.prompt for c in some.combinations if c.variant == "fused"} == {"short"}
+
+
+def test_what_an_engine_does_not_have_is_planned_as_not_applicable():
+    reasons = {cell.axes[:1] + cell.axes[3:5]: reason for cell, reason in matrix().plan()}
+    assert reasons["mlx-a", "cat", "4x"] == (
+        "not applicable: engine mlx has no cap 4x (it takes none or bytes such as 64MiB)"
+    )
+    assert "no cap 32MiB" in reasons["replay", "cat", "32MiB"]
+    assert "no KV cache mlx-lm" in reasons["replay", "mlx-lm", "4x"]
+    assert reasons["mlx-a", "mlx-lm", "32MiB"] == ""
+
+
+def test_a_model_that_needs_a_gpu_is_planned_but_not_here(monkeypatch):
+    models = {"big": BASE["models"]["tiny"] | {"needs": "gpu"}}
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "cpu")
+    assert {cell.commit for cell in matrix(models=models).cells_here} == {"replay"}
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "metal")
+    assert {cell.commit for cell in matrix(models=models).cells_here} == {"mlx-a", "replay"}
+
+
+def test_rounds_alternate_their_direction():
+    some = matrix(protocol={"processes": 3}, caps=["none", "32MiB"], kv_caches=["cat"])
+    order = [(cell.round, cell.axes) for cell in some.cells_here]
+    first = [axes for number, axes in order if number == 1]
+    assert [axes for number, axes in order if number == 2] == first[::-1]
+    assert [axes for number, axes in order if number == 3] == first
+
+
+def test_the_plan_lists_every_cell_with_its_path_and_reason():
+    rows = list(csv.DictReader(io.StringIO(plan_csv(matrix(protocol={"processes": 2})))))
+    assert len(rows) == 96
+    assert rows[0]["path"] == "results/cells/mlx-a/tiny/short/cat/none/default/r1"
+    assert {row["runs_here"] for row in rows if row["reason"]} == {"no"}
+    assert {row["runs_here"] for row in rows if not row["reason"]} == {"yes"}
+
+
+def test_a_request_holds_everything_its_engine_needs():
+    cell = matrix().combinations[0]
+    request = matrix(protocol={"generate": 4}).request(cell)
+    assert request["model"]["folder"] == "models/tiny"
+    assert request["model"]["weights"] == "random"
+    assert request["prompt"] == {"name": "short", "tokens": 9, "path": "prompts/tiny/short.json"}
+    assert request["options"] == {"attention": "naive", "prefill_chunk": "whole"}
+    assert request["protocol"]["generate"] == 4
+    assert request["protocol"]["warmup"] == 1
+
+
+def test_the_default_matrix_is_valid_and_plans_the_gpu_model_only_where_there_is_one(monkeypatch):
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "cpu")
+    cells = load_matrix("config/matrix.yaml").cells_here
+    assert "qwen2.5-0.5b-instruct" not in {c.model for c in cells if c.commit.startswith("mlx")}
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "metal")
+    cells = load_matrix("config/matrix.yaml").cells_here
+    assert "qwen2.5-0.5b-instruct" in {c.model for c in cells if c.commit.startswith("mlx")}
+
+
+MISTAKES = [
+    ({"colour": 1}, "colour: unknown key; expected one of"),
+    (
+        {"protocol": {"warmups": 1}},
+        "protocol.warmups: unknown key (did you mean warmup?); expected one of",
+    ),
+    ({"protocol": {"recorded": 0}}, "protocol.recorded: 0: expected a whole number ≥ 1"),
+    ({"protocol": {"recorded": "3"}}, 'protocol.recorded: "3": expected a whole number ≥ 1'),
+    ({"protocol": {"guard": 1.5}}, "protocol.guard: 1.5: expected a fraction in (0, 1]"),
+    ({"protocol": None}, "protocol: null: expected how every cell is run"),
+    ({"commits": {"a/b": {"engine": "mlx"}}}, "commits.a/b: bad name; expected a name of letters"),
+    (
+        {"commits": {"../x": {"engine": "mlx"}}},
+        "commits.../x: bad name; expected a name of letters",
+    ),
+    ({"commits": {"x\n": {"engine": "mlx"}}}, "bad name; expected a name of letters"),
+    ({"prompts": {".x": {"tokens": 9}}}, "prompts..x: bad name; expected a name of letters"),
+    ({"prompts": {}}, "prompts: {}: expected"),
+    ({"prompts": {"a": {"tokens": 0}}}, "prompts.a.tokens: 0: expected a whole number ≥ 1"),
+    ({"prompts": {"a": {"tokens": True}}}, "prompts.a.tokens: true: expected a whole number ≥ 1"),
+    (
+        {"prompts": {"a": {"tokens": 9, "corpus": "../x"}}},
+        'prompts.a.corpus: "../x": expected a path inside the project',
+    ),
+    (
+        {"prompts": {"a": {"tokens": 9, "corpus": "no.txt"}}},
+        'prompts.a.corpus: "no.txt": no such file',
+    ),
+    (
+        {"prompts": {"a": {"tokens": 8100}}},
+        "prompts.a.tokens: 8100 and 128 generated are more than the 8192 positions of tiny; "
+        "expected at most 8064",
+    ),
+    ({"caps": ["none", "4 x"]}, 'caps[1]: "4 x": expected none, a reuse ratio such as 4x'),
+    ({"caps": ["none", 0]}, "caps[1]: 0: expected none, a reuse ratio such as 4x"),
+    ({"caps": []}, "caps: []: expected a list of limits"),
+    ({"caps": ["none", "none"]}, 'caps: ["none", "none"]: expected a list of limits'),
+    ({"kv_caches": ["cat", "dog"]}, 'kv_caches[1]: "dog": expected cat, cat-contiguous'),
+    (
+        {"exclude": [{"model": "tinny"}]},
+        'exclude[0].model: "tinny" selects nothing; expected a name of models (did you mean tiny?): tiny',
+    ),
+    ({"include": [{}]}, "include[0]: {}: expected a mapping from axes to names"),
+    ({"include": [{"size": "x"}]}, "include[0].size: unknown key; expected one of cap, commit"),
+    ({"exclude": [{"model": "tiny"}]}, "exclude: leaves no cell"),
+    (
+        {"compare": [{"axis": "cap", "before": "none", "after": "64MiB"}]},
+        'compare[0].after: "64MiB" is not on the axis cap; expected one of none, 4x, 32MiB',
+    ),
+    ({"compare": [{"axis": "cap", "before": "none", "after": "none"}]}, "is also before"),
+    ({"compare": [{"axis": "cap", "before": "none"}]}, "compare[0]: key after is missing"),
+    ({"compare": {"axis": "cap"}}, 'compare: {"axis": "cap"}: expected a list of comparisons'),
+    ({"models": {"a": {"kind": "hub"}}}, "models.a: key repository is missing; kind hub needs it"),
+    (
+        {"models": {"a": {"kind": "random"}}},
+        "models.a: key config is missing; kind random needs it",
+    ),
+    ({"models": {"a": {"kind": "zip"}}}, 'models.a.kind: "zip": expected hub, package or random'),
+    ({"models": {"a": {"seed": 1}}}, "models.a: key kind is missing"),
+    ({"models": {"a": None}}, "models.a: null: expected a model"),
+    (
+        {"models": {"a": {"kind": "random", "config": "no.json"}}},
+        'models.a.config: "no.json" cannot be read',
+    ),
+    (
+        {
+            "models": {
+                "a": {"kind": "random", "config": "config/models/qwen2-tiny.json", "file": "x"}
+            }
+        },
+        'models.a.file: "x": a model of kind random has no such key',
+    ),
+    (
+        {"models": {"a": {"kind": "random", "config": "/etc/passwd"}}},
+        'models.a.config: "/etc/passwd": expected a path inside the project',
+    ),
+    ({"commits": {"a": {"engine": "vllm"}}}, 'commits.a.engine: "vllm": expected one of mlx'),
+    (
+        {"commits": {"a": {"engine": "candle-replay"}}},
+        'caps[2]: "32MiB": no engine of commits has this cap',
+    ),
+    (
+        {"commits": {"a": {"engine": "mlx", "packages": {"mlx": 0.3}}}},
+        "commits.a.packages.mlx: 0.3: expected a version such as 0.32.4 (in quotes",
+    ),
+    ({"commits": ["a"]}, 'commits: ["a"]: expected engine revisions'),
+    ({"variants": {"a": {"attention": "flash"}}}, 'variants.a.attention: "flash": expected naive'),
+    (
+        {"variants": {"a": {"prefill_chunk": 0}}},
+        "variants.a.prefill_chunk: 0: expected whole, or a number",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "line"), MISTAKES, ids=[line[:50] for _, line in MISTAKES])
+def test_a_mistake_is_one_line_with_file_key_value_and_what_was_expected(changes, line):
+    with pytest.raises(ConfigError) as error:
+        matrix(**changes)
+    assert str(error.value).startswith("matrix.yaml: ")
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_section_is_named():
+    with pytest.raises(ConfigError, match=r"matrix.yaml: top level: key caps is missing"):
+        Matrix({key: value for key, value in BASE.items() if key != "caps"}, "matrix.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: 1\nb: 2\na: 3\n", "line 3: key 'a' is given twice (first in line 1); keep one"),
+        ("a: {b: 1, b: 2}\n", "line 1: key 'b' is given twice (first in line 1); keep one"),
+        ("a: [1\n", "line 2: "),
+        ("a: !!python/object/apply:os.system [id]\n", "line 1: could not determine a constructor"),
+        ("? [a]\n: 1\n", "line 1: a key must be text"),
+        ("\x00", "is not YAML"),
+    ],
+)
+def test_yaml_that_does_not_say_one_thing_is_refused(tmp_path, text, line):
+    file = tmp_path / "matrix.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        load_yaml(file)
+    assert line in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):
+    with pytest.raises(ConfigError, match=r"no.yaml: cannot be read: No such file"):
+        load_yaml("no.yaml")
+    (tmp_path / "x.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        load_yaml(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize("text", ["", "[]", "3", "null"])
+def test_a_file_that_is_no_mapping_is_one_line(tmp_path, text):
+    file = tmp_path / "matrix.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match="top level"):
+        load_matrix(file)
+
+
+def test_expand_shows_the_mistake_without_a_traceback_and_exits_1(tmp_path):
+    file = tmp_path / "matrix.yaml"
+    file.write_text(yaml.safe_dump(BASE | {"caps": ["4 x"]}))
+    done = subprocess.run(
+        [sys.executable, "workflow/scripts/expand.py", "--matrix", file],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert 'caps[0]: "4 x": expected none' in done.stderr

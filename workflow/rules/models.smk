@@ -1,0 +1,20 @@
+# Models: one folder each, with a model.json that names its source and the hash of every file.
+
+
+rule model:
+    input:
+        config=lambda wildcards: MATRIX.models[wildcards.model].get("config", []),
+    output:
+        "models/{model}/model.json",
+    log:
+        "results/logs/models/{model}.log",
+    params:
+        entry=lambda wildcards: json.dumps(MATRIX.models[wildcards.model]),
+    message:
+        "Making models/{wildcards.model}"
+    shell:
+        "{PYTHON:q} {SCRIPTS}/make_model.py"
+        " --name {wildcards.model}"
+        " --entry {params.entry:q}"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"

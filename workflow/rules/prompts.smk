@@ -1,0 +1,22 @@
+# Prompts: the corpus cut to an exact number of tokens of each model.
+
+
+rule prompt:
+    input:
+        corpus=lambda wildcards: MATRIX.prompts[wildcards.prompt]["corpus"],
+        model="models/{model}/model.json",
+    output:
+        "prompts/{model}/{prompt}.json",
+    params:
+        tokens=lambda wildcards: MATRIX.prompts[wildcards.prompt]["tokens"],
+    log:
+        "results/logs/prompts/{model}/{prompt}.log",
+    message:
+        "Cutting {wildcards.prompt} to {params.tokens} tokens of {wildcards.model}"
+    shell:
+        "{PYTHON:q} {SCRIPTS}/cut_prompt.py"
+        " --corpus {input.corpus:q}"
+        " --model-folder models/{wildcards.model}"
+        " --tokens {params.tokens}"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"

@@ -1,0 +1,33 @@
+# The finding and its figures.
+
+
+rule render:
+    input:
+        plan="results/plan.csv",
+        runs="results/runs.csv",
+        summary="results/summary.csv",
+        checks="results/checks.csv",
+        template="report/templates/finding.md.j2",
+    output:
+        "report/finding.md",
+    log:
+        "results/logs/render.log",
+    message:
+        "Rendering {output}"
+    shell:
+        "{PYTHON:q} {SCRIPTS}/render.py"
+        " --matrix {MATRIX_FILE:q}"
+        " --template {input.template:q}"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
+
+
+rule check:
+    input:
+        "results/checks.csv",
+    log:
+        "results/logs/check.log",
+    message:
+        "Failing if a claim fails"
+    shell:
+        "{PYTHON:q} {SCRIPTS}/check.py --read {input:q} 2>&1 | tee {log:q} >&2"

@@ -2,16 +2,19 @@
 
 import difflib
 import json
+import re
 from pathlib import Path
 
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, relevance
 
+from kvpeak.errors import UserError
+
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
-class ConfigError(Exception):
+class ConfigError(UserError):
     """A user's mistake in a configuration file; its text is one line: file, key, value, what to do."""
 
     def __init__(self, file: Path | str, key: str, message: str):
@@ -133,8 +136,6 @@ def _one_line(error: ValidationError, file) -> ConfigError:
 
 def any_pattern(schema: dict, key: str) -> bool:
     """Whether one of the schema's patternProperties takes the key."""
-    import re
-
     return any(re.search(pattern, key) for pattern in schema.get("patternProperties", {}))
 
 

@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(ACCEL)
+# uv installs in seconds what takes pip minutes; behind a mirror that only pip.conf names: make INSTALL="$(BIN)/python -m pip install"
+INSTALL ?= $(BIN)/uv pip install --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
 .PHONY: finding test lint format bench pins clean
@@ -34,20 +36,20 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "kvpeak needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/uv.txt
 
 $(INSTALLED): requirements/runtime.txt requirements/$(ACCEL).txt | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check \
-		-r requirements/runtime.txt -r requirements/$(ACCEL).txt
+	$(INSTALL) --quiet -r requirements/runtime.txt -r requirements/$(ACCEL).txt
 	rm -f $(VENV)/.installed-cpu $(VENV)/.installed-cuda*
 	touch $@
 
 $(DEV): requirements/dev.txt $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/dev.txt
+	$(INSTALL) --quiet -r requirements/dev.txt
 	touch $@
 
-pins:
-	cd requirements && for f in runtime cpu cuda12 cuda13 dev; do \
-		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+pins: $(VENV)/bin/python
+	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev; do \
+		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--custom-compile-command "make pins" $$f.in -o $$f.txt; done
 
 clean:

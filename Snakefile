@@ -8,6 +8,7 @@
 # Paths:
 #   models/{model}/model.json                what the model is, with the hash of each file
 #   prompts/{model}/{prompt}.json            the prompt's token ids for that model
+#   results/envs/{commit}/environment.json   what the engine runs in
 #   results/cells/{commit}/{model}/{prompt}/{kv_cache}/{cap}/{variant}/r{round}/
 #       runs.csv cell.json memory.csv        one process: its runs, its record, its memory over time
 #   results/logs/…                           every start of every engine, never overwritten
@@ -25,6 +26,7 @@ min_version("9.27")
 include: "workflow/rules/common.smk"
 include: "workflow/rules/models.smk"
 include: "workflow/rules/prompts.smk"
+include: "workflow/rules/engines.smk"
 include: "workflow/rules/cells.smk"
 include: "workflow/rules/analysis.smk"
 include: "workflow/rules/report.smk"

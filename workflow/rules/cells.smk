@@ -23,6 +23,7 @@ rule cell:
     input:
         model="models/{model}/model.json",
         prompt="prompts/{model}/{prompt}.json",
+        environment="results/envs/{commit}/environment.json",
     output:
         runs=f"results/cells/{CELL_PATH}/runs.csv",
         record=f"results/cells/{CELL_PATH}/cell.json",

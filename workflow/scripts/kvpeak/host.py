@@ -41,3 +41,8 @@ def installed_version(*distributions: str) -> str | None:
         except metadata.PackageNotFoundError:
             continue
     return None
+
+
+def missing_packages(packages: dict[str, str]) -> list[str]:
+    """The entries (package → version) that the running environment does not have at that version."""
+    return [name for name, version in packages.items() if installed_version(name) != version]

@@ -152,7 +152,17 @@ class Matrix:
         for option, value in self.variants[cell.variant].items():
             if option not in engine.options:
                 return f"not applicable: engine {engine_name} has no option {option} ({value})"
+        if engine_name == "mlx" and cell.cap != "none" and self.accelerator == "cpu":
+            return self._no_pool(cell.commit)
         return ""
+
+    def _no_pool(self, commit: str) -> str:
+        """MLX got a buffer pool on the CPU with 0.32.0; before, its limit does nothing and reads back as 0."""
+        version = self.commits[commit].get("packages", {}).get("mlx", "")
+        numbers = re.match(r"(\d+)\.(\d+)", version)
+        if not numbers or (int(numbers[1]), int(numbers[2])) >= (0, 32):
+            return ""
+        return f"not applicable: mlx {version} has no buffer pool on the CPU to cap (it came with 0.32.0)"
 
     @cached_property
     def accelerator(self) -> str:
@@ -184,6 +194,7 @@ class Matrix:
             self.models[cell.model],
             self.prompts[cell.prompt],
         )
+        own = host.missing_packages(commit.get("packages", {}))
         return {
             "cell": cell.as_dict(),
             "engine": commit["engine"],
@@ -202,6 +213,7 @@ class Matrix:
                 "timeout_s": self.protocol["timeout_s"],
                 "guard_fraction": self.protocol["guard"],
             },
+            **({"python": f"results/envs/{cell.commit}/venv/bin/python"} if own else {}),
         }
 
     def _check_selectors(self) -> None:

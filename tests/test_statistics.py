@@ -1,0 +1,166 @@
+"""The statistics against SciPy, against numbers worked out by hand, and by simulation (seeded)."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from scipy.optimize import curve_fit
+
+from kvpeak import statistics
+
+TRIALS = 2000
+
+
+def noisy(seed, n, mean=1.0, noise=0.1):
+    """TRIALS samples of n process means, log-normal: skewed to the right as timings are."""
+    rng = np.random.default_rng(seed)
+    return mean * np.exp(rng.normal(-(noise**2) / 2, noise, (TRIALS, n)))
+
+
+@pytest.mark.parametrize("n", [4, 5, 8])
+def test_the_interval_covers_the_true_ratio_in_93_to_97_percent_of_2000_trials(n):
+    low, high = statistics.bootstrap_t(noisy(1, n, mean=1.3), noisy(2, n))
+    assert 0.93 <= np.mean((low <= 1.3) & (high >= 1.3)) <= 0.97
+
+
+def test_the_percentile_interval_of_scipy_would_not_cover():
+    low, high = stats.bootstrap(
+        (noisy(1, 5), noisy(2, 5)),
+        lambda of, to, axis: of.mean(-1) / to.mean(-1),
+        n_resamples=statistics.RESAMPLES, batch=100, axis=-1, method="percentile", rng=0,
+    ).confidence_interval  # fmt: skip
+    assert np.mean((low <= 1) & (high >= 1)) < 0.93
+
+
+def test_equivalence_within_a_margin_in_2000_trials():
+    low, high = statistics.bootstrap_t(noisy(3, 5, noise=0.02), noisy(4, 5, noise=0.02))
+    margin_low, margin_high = statistics.within(0.05)
+
+    def claimed(true_ratio):  # the interval of k × of is k × the interval
+        return np.mean((margin_low <= true_ratio * low) & (true_ratio * high <= margin_high))
+
+    assert claimed(0.95) <= 0.05  # at the margin every claim is a false positive
+    assert claimed(1.05) <= 0.05
+    assert claimed(1.0) > 0.7
+
+
+def test_a_large_sample_gives_the_interval_of_welch():
+    rng = np.random.default_rng(5)
+    of, to = rng.normal(100, 5, 200), rng.normal(80, 8, 200)
+    ratio = statistics.ratio_of_means(of, to)
+    error = np.hypot(stats.sem(of) / of.mean(), stats.sem(to) / to.mean())
+    assert ratio.value == pytest.approx(of.mean() / to.mean())
+    assert ratio.low == pytest.approx(ratio.value * np.exp(-1.966 * error), rel=0.003)
+    assert ratio.high == pytest.approx(ratio.value * np.exp(1.966 * error), rel=0.003)
+
+
+def test_the_interval_of_the_inverse_ratio_is_the_inverse_interval():
+    of, to = [10.0, 11, 12, 13, 11], [7.0, 8, 8, 9, 7]
+    one, other = statistics.ratio_of_means(of, to), statistics.ratio_of_means(to, of)
+    assert one.value * other.value == pytest.approx(1)
+    assert one.low * other.high == pytest.approx(1, rel=0.05)  # other resamples
+
+
+def test_one_outcome_each_time():
+    of, to = [10.0, 11, 12, 13], [7.0, 8, 8, 9]
+    assert statistics.ratio_of_means(of, to) == statistics.ratio_of_means(of, to)
+
+
+def test_values_without_spread_have_the_point_as_interval():
+    assert statistics.ratio_of_means([20.0] * 4, [10.0] * 4) == statistics.Ratio(2, 2, 2, (4, 4))
+
+
+def test_three_processes_have_a_ratio_but_no_interval():
+    ratio = statistics.ratio_of_means([10.0, 11, 12], [10.0, 10, 10, 10])
+    assert (ratio.value, ratio.low, ratio.n) == (1.1, None, (3, 4))
+    assert not ratio.inside(0, 9) and not ratio.outside(2, 9)
+
+
+def test_an_interval_across_the_margin_is_neither_inside_nor_outside():
+    ratio = statistics.Ratio(1.04, 1.0, 1.08, (5, 5))
+    assert not ratio.inside(0.95, 1.05) and not ratio.outside(0.95, 1.05)
+    assert ratio.outside(0.5, 0.9) and ratio.inside(1.0, 1.08)
+
+
+def test_the_number_of_processes_that_would_do():
+    quiet, noisy_one = [100.0, 101, 99, 100], [100.0, 130, 70, 100]
+    assert statistics.processes_for_interval(quiet, quiet, 0.95, 1.05) == 4
+    many = statistics.processes_for_interval(noisy_one, quiet, 0.95, 1.05)
+    spread = np.hypot(np.std(noisy_one, ddof=1), np.std(quiet, ddof=1)) / 100
+    assert many == pytest.approx((1.96 * spread / np.log(1.05)) ** 2, rel=0.05)
+    assert statistics.processes_for_interval([1.0], [1.0], 0.95, 1.05) == 4
+    assert statistics.processes_for_interval([2.0, 2.1], [1.0, 1.1], 0.95, 1.05) is None
+
+
+def test_a_rank_test_of_three_against_three_cannot_reach_significance():
+    low, high = [1.0, 2, 3], [4.0, 5, 6]
+    assert statistics.smallest_rank_p(3, 3) == pytest.approx(0.1)
+    assert stats.mannwhitneyu(low, high).pvalue == pytest.approx(0.1)
+    assert statistics.rank_test(low, high) is None
+    assert statistics.processes_for_rank_test(0.05) == 4
+    assert statistics.processes_for_rank_test(0.05 / 10) == 6
+
+
+def test_the_rank_test_is_scipys():
+    low, high = [1.0, 2, 3, 5], [4.0, 6, 7, 8]
+    assert statistics.rank_test(low, high) == stats.mannwhitneyu(low, high).pvalue
+    assert statistics.rank_test(low, high, alpha=0.01) is None
+
+
+def test_holm_by_hand():
+    # sorted 0.01, 0.02, 0.04 × 3, 2, 1
+    assert statistics.holm([0.04, 0.01, 0.02]) == pytest.approx([0.04, 0.03, 0.04])
+    assert statistics.holm([0.6, 0.5]) == pytest.approx([1, 1])
+    assert statistics.holm([]).size == 0
+
+
+def test_outliers_are_far_in_spread_and_in_practice():
+    assert statistics.outliers([100, 101, 99, 100, 70]).tolist() == [False] * 4 + [True]
+    assert not statistics.outliers([100.0, 100.0, 100.0, 102.0]).any()  # far in spread only
+    assert not statistics.outliers([80, 100, 120, 140]).any()  # far in practice only
+    assert not statistics.outliers([1, 100]).any()
+
+
+def test_memory_is_its_maximum_and_range():
+    assert statistics.maximum_and_range([4144.0, 4139.5, 4141.0]) == (4144.0, 4.5)
+
+
+def test_runs_inside_a_process_count_as_one_value():
+    cell = ("mlx", "tiny", "p", "cat", "none", "default")
+    axes = dict(zip(statistics.AXES, cell, strict=True))
+    runs = pd.DataFrame(
+        [
+            axes | {"round": number, "warmup": warmup, "decode_tok_s": speed}
+            for number, warmup, speed in [
+                (1, True, 1.0), (1, False, 10.0), (1, False, 20.0),
+                (2, True, 1.0), (2, False, 30.0), (2, False, None),
+            ]
+        ]
+    )  # fmt: skip
+    means = statistics.process_means(runs, "decode_tok_s")
+    assert list(means) == [cell]
+    assert means[cell].tolist() == [15.0, 30.0]
+
+
+def test_the_fit_is_scipys():
+    tokens = np.array([128, 512, 1024, 2048, 4096])
+    mib = 300 + 0.2 * tokens + 7e-4 * tokens**2 + np.array([3, -5, 4, -2, 1])
+    fit = statistics.fit_growth(tokens, mib)
+
+    def law(t, a, b, c):
+        return a + b * t + c * t**2
+
+    expected, covariance = curve_fit(law, tokens, mib, p0=(1, 1e-3, 1e-6))
+    half = stats.t.ppf(0.975, 2) * np.sqrt(np.diag(covariance))
+    assert fit.coefficients == pytest.approx(expected, rel=1e-4)
+    assert np.array(fit.intervals) == pytest.approx(
+        np.stack([expected - half, expected + half], axis=1), rel=1e-3
+    )
+    assert fit.share("T2", 4096) > 0.8
+
+
+def test_a_line_through_two_lengths_has_no_interval():
+    fit = statistics.fit_growth([100, 200], [10, 20], ("1", "T"))
+    assert fit.coefficients == pytest.approx([0, 0.1])
+    assert fit.intervals is None
+    assert statistics.fit_growth([100, 200], [10, 20]) is None

@@ -1,0 +1,109 @@
+"""A small project that tests may run, change and break."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+TINY_MATRIX = {
+    "commits": {"mlx-0.32.4": {"engine": "mlx", "packages": {"mlx": "0.32.4", "mlx-lm": "0.32.2"}}},
+    "models": {"tiny": {"kind": "random", "config": "config/models/tiny.json", "dtype": "float32"}},
+    "prompts": {"alice-16": {"tokens": 17}},
+    "kv_caches": ["cat", "prealloc"],
+    "caps": ["none", "1MiB"],
+    "variants": {"default": {}},
+    "compare": [{"axis": "cap", "before": "none", "after": "1MiB"}],
+    "protocol": {"generate": 8, "recorded": 2},
+}
+TINY_MODEL = """{
+  "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
+  "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 512,
+  "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32"
+}
+"""
+TINY_EXPECTED = "claims: []\n"
+
+
+class Project:
+    """A copy of this project's own files in a folder of its own, with a matrix of a few tiny cells."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+
+    @classmethod
+    def make(cls, folder: Path) -> "Project":
+        for name in ("Snakefile", "workflow", "profiles", "requirements", "report/templates"):
+            source, target = ROOT / name, folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy2(source, target)
+        (folder / "prompts").mkdir()
+        shutil.copy2(ROOT / "prompts/alice.txt", folder / "prompts")
+        (folder / "config/models").mkdir(parents=True)
+        project = cls(folder)
+        project.write("config/models/tiny.json", TINY_MODEL)
+        project.write("config/expected.yaml", TINY_EXPECTED)
+        project.set_matrix(TINY_MATRIX)
+        return project
+
+    def write(self, name: str, text: str) -> None:
+        (self.folder / name).write_text(text, encoding="utf-8")
+
+    def read(self, name: str) -> str:
+        return (self.folder / name).read_text(encoding="utf-8")
+
+    def set_matrix(self, matrix: dict) -> None:
+        self.write("config/matrix.yaml", yaml.safe_dump(matrix, sort_keys=False))
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
+
+    def snakemake(self, *arguments: str, **options) -> subprocess.CompletedProcess:
+        """Really run Snakemake; its standard error follows its standard output in `stdout`."""
+        return subprocess.run(
+            self.command(*arguments), cwd=self.folder, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
+        )  # fmt: skip
+
+    def planned(self, *arguments: str) -> dict[str, int]:
+        """How many jobs of each rule a dry run plans."""
+        shown = self.snakemake("-n", *arguments).stdout
+        if "Job stats:" not in shown:
+            assert "Nothing to be done" in shown, shown
+            return {}
+        lines = shown.split("Job stats:")[-1].splitlines()[3:]
+        jobs = {}
+        for line in lines:
+            if line.startswith("total"):
+                break
+            rule, count = line.split()
+            jobs[rule] = int(count)
+        return jobs
+
+
+@pytest.fixture(scope="session")
+def _measured(tmp_path_factory) -> Path:
+    """The tiny project after one full run, made once."""
+    project = Project.make(tmp_path_factory.mktemp("project") / "measured")
+    done = project.snakemake()
+    assert done.returncode == 0, done.stdout
+    return project.folder
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    """The tiny project, nothing run yet."""
+    return Project.make(tmp_path / "project")
+
+
+@pytest.fixture
+def measured(_measured, tmp_path) -> Project:
+    """A copy of the tiny project with every cell measured and the finding rendered."""
+    shutil.copytree(_measured, tmp_path / "measured", symlinks=True)
+    return Project(tmp_path / "measured")

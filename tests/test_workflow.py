@@ -1,0 +1,149 @@
+"""The workflow as its users run it: real Snakemake, real engine, a tiny model."""
+
+import copy
+import os
+import signal
+import subprocess
+import time
+
+import psutil
+import yaml
+
+from conftest import TINY_MATRIX
+
+CELL = "results/cells/mlx-0.32.4/tiny/alice-16/{}/{}/default/r1"
+ANALYSIS = {"plan", "aggregate", "checks", "figures", "render", "finding"}
+
+
+def changed(**sections) -> dict:
+    return copy.deepcopy(TINY_MATRIX) | sections
+
+
+def test_one_command_measures_every_cell_and_renders_the_finding(measured):
+    for kv_cache in ("cat", "prealloc"):
+        for cap in ("none", "1MiB"):
+            for name in ("runs.csv", "cell.json", "memory.csv"):
+                assert (measured.folder / CELL.format(kv_cache, cap) / name).stat().st_size > 0
+    assert measured.read("results/runs.csv").count("\n") == 1 + 4 * 3
+    assert measured.read("results/summary.csv").count("\n") == 1 + 4
+    assert measured.read("report/finding.md").startswith("# ")
+
+
+def test_after_a_run_there_is_nothing_to_do(measured):
+    assert measured.planned() == {}
+
+
+def test_a_dry_run_shows_the_plan_and_runs_nothing(project):
+    shown = project.snakemake("-n").stdout
+    assert "config/matrix.yaml: 4 cells, 4 run here" in shown
+    assert not (project.folder / "results").exists()
+    assert not (project.folder / "models").exists()
+
+
+def test_the_plan_target_writes_the_plan_and_measures_nothing(project):
+    assert project.snakemake("plan").returncode == 0
+    assert project.read("results/plan.csv").count("\n") == 5
+    assert not (project.folder / "results/cells").exists()
+
+
+def test_a_new_prompt_length_plans_exactly_its_cells_and_the_analysis(measured):
+    prompts = {"alice-16": {"tokens": 17}, "alice-24": {"tokens": 25}}
+    measured.set_matrix(changed(prompts=prompts))
+    jobs = measured.planned()
+    assert jobs.pop("cell") == 4
+    assert jobs.pop("prompt") == 1
+    assert set(jobs) <= ANALYSIS and {"plan", "aggregate", "render"} <= set(jobs)
+
+
+def test_a_changed_protocol_reruns_every_cell(measured):
+    measured.set_matrix(changed(protocol=TINY_MATRIX["protocol"] | {"generate": 9}))
+    assert measured.planned()["cell"] == 4
+
+
+def test_a_deleted_result_reruns_exactly_that_cell(measured):
+    (measured.folder / CELL.format("cat", "none") / "runs.csv").unlink()
+    others = measured.folder / CELL.format("cat", "1MiB") / "runs.csv"
+    before = others.stat().st_mtime_ns
+    assert measured.planned()["cell"] == 1
+    assert measured.snakemake().returncode == 0
+    assert (measured.folder / CELL.format("cat", "none") / "runs.csv").exists()
+    assert others.stat().st_mtime_ns == before
+    assert measured.planned() == {}
+
+
+def test_one_cell_can_be_run_by_its_path(project):
+    target = CELL.format("prealloc", "none") + "/runs.csv"
+    assert project.snakemake(target).returncode == 0
+    assert len(list(project.folder.glob("results/cells/**/runs.csv"))) == 1
+
+
+def kill_engine_of(cell: str, snakemake: subprocess.Popen) -> None:
+    """Wait for the cell's engine to appear among Snakemake's descendants, and kill it."""
+    while snakemake.poll() is None:
+        for process in psutil.Process(snakemake.pid).children(recursive=True):
+            try:
+                command = process.cmdline()
+            except psutil.Error:
+                continue
+            if any("mlx_engine.py" in part for part in command[:3]) and cell in command[-1]:
+                process.send_signal(signal.SIGKILL)
+                return
+        time.sleep(0.02)
+    raise AssertionError("Snakemake ended before the engine appeared")
+
+
+def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that(project):
+    killed = "cat/1MiB"
+    running = subprocess.Popen(
+        project.command(), cwd=project.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    kill_engine_of(killed, running)
+    shown, _ = running.communicate()
+    assert running.returncode == 1
+    line = next(line for line in shown.splitlines() if "SIGKILL" in line)
+    assert f"{killed}/default/r1" in line
+    assert "results/logs/" in line
+    done = {path.parent.parent.parent.parent.name + "/" + path.parent.parent.parent.name
+            for path in project.folder.glob("results/cells/**/runs.csv")}  # fmt: skip
+    assert done == {"cat/none", "prealloc/none", "prealloc/1MiB"}
+    assert project.planned()["cell"] == 1
+    assert project.snakemake().returncode == 0
+    assert project.planned() == {}
+
+
+def test_a_mistake_in_the_matrix_is_one_line_and_nothing_runs(project):
+    project.set_matrix(changed(caps=["none", "4 x"]))
+    done = project.snakemake()
+    assert done.returncode == 1
+    lines = [line for line in done.stdout.splitlines() if not line.startswith("Using ")]
+    assert len(lines) == 1, done.stdout
+    assert lines[0].startswith('config/matrix.yaml: caps[1]: "4 x": expected none')
+    assert not (project.folder / "results").exists()
+
+
+def test_a_failing_claim_fails_check_and_not_the_finding(measured):
+    claims = {
+        "claims": [
+            {
+                "claim": "the cell takes one MiB",
+                "kind": "value",
+                "of": {"model": "tiny", "kv_cache": "cat", "cap": "none"},
+                "column": "peak_footprint_mib",
+                "expected": 1.0,
+                "tolerance_pct": 5,
+                "source": "this test",
+            }
+        ]
+    }
+    measured.write("config/expected.yaml", yaml.safe_dump(claims))
+    assert measured.snakemake().returncode == 0
+    assert "fails" in measured.read("results/checks.csv")
+    done = measured.snakemake("check")
+    assert done.returncode == 1
+    assert "the cell takes one MiB" in done.stdout
+
+
+def test_the_html_report_is_written_offline(measured):
+    done = measured.snakemake("--report", "report.html")
+    assert done.returncode == 0, done.stdout
+    assert os.path.getsize(measured.folder / "report.html") > 100_000

@@ -1,24 +1,19 @@
 # Analysis: the plan, the tables, and the claims.
 
 
-def cells_here(name):
-    """The paths of one of the files of every cell that runs here."""
-    return [f"results/cells/{cell.path}/{name}" for cell in MATRIX.cells_here]
-
-
 rule plan:
     input:
         MATRIX_FILE,
     output:
         "results/plan.csv",
-    params:
-        here=str(MATRIX.accelerator),
     log:
         "results/logs/plan.log",
+    params:
+        here=str(MATRIX.accelerator),
     message:
         "Planning every cell of {input}"
     shell:
-        "{PYTHON:q} {SCRIPTS}/expand.py --matrix {input:q} --out {output:q} 2>&1 | tee {log:q} >&2"
+        "python workflow/scripts/expand.py --matrix {input:q} --out {output:q} 2>&1 | tee {log:q} >&2"
 
 
 rule aggregate:
@@ -33,7 +28,7 @@ rule aggregate:
     message:
         "Gathering the cells"
     shell:
-        "{PYTHON:q} {SCRIPTS}/aggregate.py"
+        "python workflow/scripts/aggregate.py"
         " --plan {input.plan:q}"
         " --runs {output.runs:q}"
         " --summary {output.summary:q}"
@@ -53,7 +48,7 @@ rule checks:
     message:
         "Checking the claims of {input.expected}"
     shell:
-        "{PYTHON:q} {SCRIPTS}/check.py"
+        "python workflow/scripts/check.py"
         " --runs {input.runs:q}"
         " --summary {input.summary:q}"
         " --plan {input.plan:q}"

@@ -1,15 +1,17 @@
 # The matrix, and what the rules ask of it.
 
 import json
+import shlex
 import sys
 
-SCRIPTS = "workflow/scripts"
-sys.path.insert(0, str(Path(workflow.basedir) / SCRIPTS))
+# The steps run with the interpreter that runs Snakemake, whether or not its environment is active.
+shell.prefix(f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; ')
+sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
+from expand import plan_summary
 from kvpeak.config_file import ConfigError
 from kvpeak.matrix import AXES, Cell, load_matrix
 
-PYTHON = sys.executable
 MATRIX_FILE = config.get("matrix", "config/matrix.yaml")
 
 try:
@@ -18,7 +20,10 @@ except ConfigError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
-CELL_PATH = "/".join(f"{{{axis}}}" for axis in AXES) + "/r{round}"
+if workflow.is_main_process:
+    print(plan_summary(MATRIX), file=sys.stderr)
+
+CELL_PATH = "{commit}/{model}/{prompt}/{kv_cache}/{cap}/{variant}/r{round}"
 
 
 wildcard_constraints:
@@ -28,3 +33,27 @@ wildcard_constraints:
 
 def cell_of(wildcards) -> Cell:
     return Cell(*(wildcards[axis] for axis in AXES), int(wildcards.round))
+
+
+POSITION = {cell: number for number, cell in enumerate(MATRIX.cells_here, start=1)}
+
+
+def request_of(wildcards):
+    """What the cell's engine is asked, as JSON. A cell reruns when its own request changes, not when
+    another line of the matrix does."""
+    return json.dumps(MATRIX.request(cell_of(wildcards)))
+
+
+def position_of(wildcards):
+    """The cell's place in the order of measurement, counted from 1."""
+    return POSITION.get(cell_of(wildcards), 0)
+
+
+def progress_of(wildcards):
+    """'k/n' for the progress lines; a resource, because a changed parameter or command reruns the cell."""
+    return f"{position_of(wildcards)}/{len(POSITION)}"
+
+
+def cells_here(name):
+    """The paths of one of the files of every cell that runs here."""
+    return [f"results/cells/{cell.path}/{name}" for cell in MATRIX.cells_here]

@@ -4,14 +4,14 @@
 rule environment:
     output:
         "results/envs/{commit}/environment.json",
-    params:
-        packages=lambda wildcards: json.dumps(MATRIX.commits[wildcards.commit].get("packages", {})),
     log:
         "results/logs/envs/{commit}.log",
+    params:
+        packages=lambda wildcards: json.dumps(MATRIX.commits[wildcards.commit].get("packages", {})),
     message:
         "Making the environment of {wildcards.commit}"
     shell:
-        "{PYTHON:q} {SCRIPTS}/make_env.py"
+        "python workflow/scripts/make_env.py"
         " --commit {wildcards.commit}"
         " --packages {params.packages:q}"
         " --out {output:q}"

@@ -13,7 +13,7 @@ rule model:
     message:
         "Making models/{wildcards.model}"
     shell:
-        "{PYTHON:q} {SCRIPTS}/make_model.py"
+        "python workflow/scripts/make_model.py"
         " --name {wildcards.model}"
         " --entry {params.entry:q}"
         " --out {output:q}"

@@ -7,14 +7,14 @@ rule prompt:
         model="models/{model}/model.json",
     output:
         "prompts/{model}/{prompt}.json",
-    params:
-        tokens=lambda wildcards: MATRIX.prompts[wildcards.prompt]["tokens"],
     log:
         "results/logs/prompts/{model}/{prompt}.log",
+    params:
+        tokens=lambda wildcards: MATRIX.prompts[wildcards.prompt]["tokens"],
     message:
         "Cutting {wildcards.prompt} to {params.tokens} tokens of {wildcards.model}"
     shell:
-        "{PYTHON:q} {SCRIPTS}/cut_prompt.py"
+        "python workflow/scripts/cut_prompt.py"
         " --corpus {input.corpus:q}"
         " --model-folder models/{wildcards.model}"
         " --tokens {params.tokens}"

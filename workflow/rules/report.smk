@@ -3,6 +3,7 @@
 
 rule render:
     input:
+        matrix=MATRIX_FILE,
         plan="results/plan.csv",
         runs="results/runs.csv",
         summary="results/summary.csv",
@@ -15,8 +16,8 @@ rule render:
     message:
         "Rendering {output}"
     shell:
-        "{PYTHON:q} {SCRIPTS}/render.py"
-        " --matrix {MATRIX_FILE:q}"
+        "python workflow/scripts/render.py"
+        " --matrix {input.matrix:q}"
         " --template {input.template:q}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"
@@ -30,4 +31,4 @@ rule check:
     message:
         "Failing if a claim fails"
     shell:
-        "{PYTHON:q} {SCRIPTS}/check.py --read {input:q} 2>&1 | tee {log:q} >&2"
+        "python workflow/scripts/check.py --read {input:q} 2>&1 | tee {log:q} >&2"

@@ -1,8 +1,35 @@
-"""Llama models in the GGUF container."""
+"""Llama models in the GGUF container: header, config.json, tokenizer and weights.
 
+Layout: the GGUF specification of the ggml project. Little-endian: the magic `GGUF`, version (u32),
+number of tensors (u64), number of metadata entries (u64); the entries (key, type, value); the
+tensors' names, dimensions (fastest first), types and offsets; padding; the tensors' data.
+"""
+
+import math
+import mmap
+import struct
+from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.errors import UserError
+
+SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+STRING, ARRAY = 8, 9
+SMALLEST = {STRING: 8, ARRAY: 12} | {kind: struct.calcsize(code) for kind, code in SCALARS.items()}
+ENTRY_SMALLEST = 8 + 4 + 1  # an empty key, a type, one byte
+TENSOR_SMALLEST = 8 + 4 + 8 + 4 + 8  # an empty name, one dimension
+DEEPEST = 4  # arrays in arrays
+MOST_DIMENSIONS = 4
+
+# Tensor type: name, values in a block, bytes of a block. The ones that mx.load keeps exactly.
+TENSOR_TYPES = {
+    0: ("F32", 1, 4),
+    1: ("F16", 1, 2),
+    2: ("Q4_0", 32, 18),
+    3: ("Q4_1", 32, 20),
+    8: ("Q8_0", 32, 34),
+}
+GROUP = 32  # values that share a scale, in every packed type above
 
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -18,12 +45,206 @@ NAMES = {
     "ffn_up": "mlp.up_proj",
     "ffn_down": "mlp.down_proj",
 }
-GROUP = 32  # values that share a scale, in every GGUF type that MLX keeps packed
+
+CONTROL, USER_DEFINED = 3, 4  # of tokenizer.ggml.token_type
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a GGUF file says about itself. Shapes have the rows first, as MLX has them."""
+
+    path: Path
+    metadata: dict
+    shapes: dict[str, tuple[int, ...]]
+
+    def __getitem__(self, key: str):
+        try:
+            return self.metadata[key]
+        except KeyError:
+            raise UserError(f"{self.path}: {key}: missing from the metadata") from None
+
+
+def read_header(path: Path) -> Header:
+    """Read the metadata and the tensors' shapes.
+
+    Raises UserError in one line for a file that is no GGUF, is cut short, or holds a count or
+    length that the rest of the file cannot hold; nothing is allocated for such a number.
+    """
+    path = Path(path)
+    with path.open("rb") as file:
+        if not path.stat().st_size:
+            raise UserError(f"{path}: empty; expected a GGUF file")
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return _Reader(path, data).header()
+
+
+class _Reader:
+    """Walks over the bytes of a GGUF file; every read is checked against its end."""
+
+    def __init__(self, path: Path, data):
+        self.path, self.data, self.at = path, data, 0
+
+    def header(self) -> Header:
+        if self.take(4) != b"GGUF":
+            raise UserError(f"{self.path}: does not start with GGUF; expected a GGUF file")
+        if (version := self.scalar("I")) not in (2, 3):
+            raise UserError(f"{self.path}: GGUF version {version}; expected 2 or 3")
+        tensors = self.count(TENSOR_SMALLEST, "tensors")
+        entries = self.count(ENTRY_SMALLEST, "metadata entries")
+        metadata = self.entries(entries)
+        infos = {}
+        for _ in range(tensors):
+            name = self.string()
+            infos[name] = self.tensor(name)
+        self.check_data(infos, metadata.get("general.alignment", 32))
+        return Header(self.path, metadata, {name: shape for name, (shape, *_) in infos.items()})
+
+    def entries(self, count: int) -> dict:
+        metadata = {}
+        for _ in range(count):
+            key = self.string()
+            metadata[key] = self.value(self.scalar("I"))
+        return metadata
+
+    def tensor(self, name: str) -> tuple[tuple[int, ...], int, int]:
+        """Shape, bytes, offset in the data."""
+        dimensions = self.scalar("I")
+        if not 1 <= dimensions <= MOST_DIMENSIONS:
+            self.fail(f"tensor {name} has {dimensions} dimensions; expected 1 to {MOST_DIMENSIONS}")
+        shape = tuple(reversed([self.scalar("Q") for _ in range(dimensions)]))
+        kind, offset = self.scalar("I"), self.scalar("Q")
+        if kind not in TENSOR_TYPES:
+            known = ", ".join(label for label, *_ in TENSOR_TYPES.values())
+            self.fail(f"tensor {name} has type {kind}; expected one of {known}")
+        _, block, block_bytes = TENSOR_TYPES[kind]
+        if shape[-1] % block:
+            self.fail(f"tensor {name} has rows of {shape[-1]}; expected a multiple of {block}")
+        return shape, math.prod(shape) // block * block_bytes, offset
+
+    def check_data(self, infos: dict, alignment) -> None:
+        if not isinstance(alignment, int) or alignment < 1:
+            self.fail(f"general.alignment is {alignment}; expected a positive whole number")
+        start = -(-self.at // alignment) * alignment
+        for name, (_, size, offset) in infos.items():
+            if start + offset + size > len(self.data):
+                self.fail(
+                    f"tensor {name} ends at byte {start + offset + size} of {len(self.data)}; "
+                    "the file is cut short"
+                )
+
+    def value(self, kind: int, depth: int = 0):
+        if kind in SCALARS:
+            return self.scalar(SCALARS[kind])
+        if kind == STRING:
+            return self.string()
+        if kind != ARRAY or depth == DEEPEST:
+            self.fail(f"metadata value of type {kind} at byte {self.at}, {depth} arrays deep")
+        of, length = self.scalar("I"), None
+        if of not in SMALLEST:
+            self.fail(f"array of type {of} at byte {self.at}")
+        length = self.count(SMALLEST[of], "array values")
+        if of in SCALARS:
+            code = f"<{length}{SCALARS[of]}"
+            return list(struct.unpack(code, self.take(struct.calcsize(code))))
+        return [self.value(of, depth + 1) for _ in range(length)]
+
+    def count(self, smallest: int, what: str) -> int:
+        """A u64 count of things of at least `smallest` bytes, which must fit into what is left."""
+        count = self.scalar("Q")
+        if count * smallest > len(self.data) - self.at:
+            self.fail(f"says {count} {what}, which the file cannot hold")
+        return count
+
+    def string(self) -> str:
+        text = self.take(self.count(1, "bytes of text"))
+        try:
+            return text.decode()
+        except UnicodeDecodeError:
+            self.fail(f"text before byte {self.at} is not UTF-8")
+
+    def scalar(self, code: str):
+        code = "<" + code
+        return struct.unpack(code, self.take(struct.calcsize(code)))[0]
+
+    def take(self, size: int) -> bytes:
+        if self.at + size > len(self.data):
+            self.fail(f"ends at byte {len(self.data)}, inside the header; the file is cut short")
+        self.at += size
+        return self.data[self.at - size : self.at]
+
+    def fail(self, message: str):
+        raise UserError(f"{self.path}: {message}; get the file again")
+
+
+def llama_config(header: Header) -> dict:
+    """The config.json of mlx-lm's llama for this file.
+
+    Raises UserError for another architecture or for scaled rotary positions.
+    """
+    if (architecture := header["general.architecture"]) != "llama":
+        raise UserError(f"{header.path}: general.architecture: {architecture}: expected llama")
+    if (scaling := header.metadata.get("llama.rope.scaling.type", "none")) != "none":
+        raise UserError(f"{header.path}: llama.rope.scaling.type: {scaling}: expected none")
+    heads = header["llama.attention.head_count"]
+    hidden = header["llama.embedding_length"]
+    return {
+        "model_type": "llama",
+        "hidden_size": hidden,
+        "intermediate_size": header["llama.feed_forward_length"],
+        "num_hidden_layers": header["llama.block_count"],
+        "num_attention_heads": heads,
+        "num_key_value_heads": header.metadata.get("llama.attention.head_count_kv", heads),
+        "head_dim": header.metadata.get("llama.attention.key_length", hidden // heads),
+        "vocab_size": header.shapes["token_embd.weight"][0],
+        "max_position_embeddings": header["llama.context_length"],
+        "rms_norm_eps": _decimal(header["llama.attention.layer_norm_rms_epsilon"]),
+        "rope_theta": _decimal(header.metadata.get("llama.rope.freq_base", 10000.0)),
+        # The converter interleaves the rows of q and k, so that a pair of dimensions is adjacent.
+        "rope_traditional": True,
+        "tie_word_embeddings": "output.weight" not in header.shapes,
+        "eos_token_id": header.metadata.get("tokenizer.ggml.eos_token_id"),
+        "torch_dtype": "float32",
+    }
+
+
+def _decimal(value: float) -> float:
+    """The short decimal that a float32 stands for: 9.999999747378752e-06 → 1e-05."""
+    return float(f"{value:.7g}")
+
+
+def build_tokenizer(header: Header):
+    """The file's tokenizer as a tokenizers.Tokenizer.
+
+    Raises UserError for one that is not byte-level BPE with single digits, SmolLM's.
+    """
+    from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+    for key, expected in (("tokenizer.ggml.model", "gpt2"), ("tokenizer.ggml.pre", "smollm")):
+        if (found := header[key]) != expected:
+            raise UserError(f"{header.path}: {key}: {found}: expected {expected}")
+    tokens = header["tokenizer.ggml.tokens"]
+    merges = [tuple(merge.split(" ")) for merge in header["tokenizer.ggml.merges"]]
+    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    kinds = dict(zip(tokens, header["tokenizer.ggml.token_type"], strict=True))
+    tokenizer.add_special_tokens(
+        [AddedToken(token, normalized=False) for token in tokens if kinds[token] == CONTROL]
+    )
+    tokenizer.add_tokens(
+        [AddedToken(token, normalized=False) for token in tokens if kinds[token] == USER_DEFINED]
+    )
+    return tokenizer
 
 
 def llama_weights(path: Path, dtype) -> dict:
-    """mlx-lm's llama parameter names → arrays of `dtype`, dequantised (not evaluated yet)."""
-    import mlx.core as mx
+    """mlx-lm's llama parameter names → arrays of the MLX `dtype`, dequantised, not evaluated yet."""
+    import mlx.core as mx  # here, so that the programs that only read headers start without it
 
     arrays = mx.load(str(path))
     weights = {}
@@ -33,7 +254,7 @@ def llama_weights(path: Path, dtype) -> dict:
         if f"{stem}.scales" in arrays:
             scales = arrays.pop(f"{stem}.scales").astype(dtype)
             biases = arrays.pop(f"{stem}.biases").astype(dtype)
-            bits = weight.shape[-1] // scales.shape[-1]  # 32-bit words per group of 32 values
+            bits = weight.shape[-1] // scales.shape[-1]  # 32-bit words for a group of 32 values
             weight = mx.dequantize(weight, scales, biases, group_size=GROUP, bits=bits)
         weights[f"{llama_name(stem)}.weight"] = weight.astype(dtype)
     return weights

@@ -5,7 +5,6 @@ A process that needs another BLAS loads it before it imports this module, which 
 
 import importlib
 import importlib.util
-import json
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +15,7 @@ from mlx.utils import tree_flatten
 
 from kvpeak import gguf
 from kvpeak.errors import UserError
+from kvpeak.model_files import read_config
 
 # Random matrices as wide as the classes make them let a model repeat one token for ever.
 RANDOM_SCALE = 3
@@ -43,8 +43,8 @@ def load_model(
     if len(ggufs) == 1:
         return _load_gguf(ggufs[0], config, dtype), config
     raise UserError(
-        f"{folder}: expected model*.safetensors or exactly one .gguf file, found {len(ggufs)} .gguf; "
-        "make the model again, or set weights: random"
+        f"{folder}: expected model*.safetensors or exactly one .gguf file, found {len(ggufs)} of "
+        "these; make the model again, or set weights: random"
     )
 
 
@@ -116,20 +116,6 @@ def _light_mlx_lm() -> None:
 
     package.__getattr__ = run_init
     sys.modules["mlx_lm"] = package
-
-
-def read_config(folder: Path) -> dict:
-    """config.json of a model folder. Raises UserError when it is missing or not a JSON object."""
-    path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise UserError(f"{path}: not found; make the model with make_model.py") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return config
 
 
 def _load_safetensors(folder: Path, dtype: str | None) -> tuple[nn.Module, dict]:

@@ -13,7 +13,19 @@ from pathlib import Path
 
 from kvpeak.errors import UserError
 
-SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
+SCALARS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    7: "?",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 STRING, ARRAY = 8, 9
 SMALLEST = {STRING: 8, ARRAY: 12} | {kind: struct.calcsize(code) for kind, code in SCALARS.items()}
 ENTRY_SMALLEST = 8 + 4 + 1  # an empty key, a type, one byte

@@ -10,6 +10,8 @@ from pathlib import Path
 from kvpeak.errors import UserError
 
 RECORD = "model.json"
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
 
 
 def sha256_of(path: Path) -> str:
@@ -31,9 +33,7 @@ def read_record(folder: Path) -> dict:
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
-        raise UserError(
-            f"{path}: not found; make the model: snakemake --cores 1 {path}"
-        ) from None
+        raise UserError(f"{path}: not found; make the model: snakemake --cores 1 {path}") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error}); delete it and make the model again") from None
 
@@ -44,23 +44,27 @@ def verify_model(folder: Path, *, hashes: bool = False) -> dict:
     Sizes are always compared, SHA-256 only on request: a gigabyte takes a second or so.
     Raises UserError (one line) for the first file that is missing or differs.
     """
-    folder = Path(folder)
     record = read_record(folder)
+    check_files(folder, record["files"], hashes=hashes)
+    return record
+
+
+def check_files(folder: Path, files: dict[str, dict], *, hashes: bool) -> None:
+    """Compare the folder with what describe_files said of it. Raises UserError."""
     remedy = f"put the file back, or delete {folder} and make the model again"
-    for name, expected in record["files"].items():
-        path = folder / name
+    for name, expected in files.items():
+        path = Path(folder) / name
         if not path.is_file():
             raise UserError(f"{path}: missing; {remedy}")
         if (size := path.stat().st_size) != expected["bytes"]:
             raise UserError(f"{path}: {size} bytes, expected {expected['bytes']}; {remedy}")
         if hashes and (found := sha256_of(path)) != expected["sha256"]:
             raise UserError(f"{path}: sha256 {found}, expected {expected['sha256']}; {remedy}")
-    return record
 
 
 def read_config(folder: Path) -> dict:
     """config.json of a model folder. Raises UserError when it is missing or not a JSON object."""
-    path = Path(folder) / "config.json"
+    path = Path(folder) / CONFIG
     try:
         config = json.loads(path.read_text())
     except FileNotFoundError:

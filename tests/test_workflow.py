@@ -1,14 +1,12 @@
 """The workflow as its users run it: real Snakemake, real engine, a tiny model."""
 
 import copy
-import os
 import signal
 import subprocess
 import time
 
 import psutil
 import yaml
-
 from conftest import TINY_MATRIX
 
 CELL = "results/cells/mlx-0.32.4/tiny/alice-16/{}/{}/default/r1"
@@ -95,7 +93,11 @@ def kill_engine_of(cell: str, snakemake: subprocess.Popen) -> None:
 def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that(project):
     killed = "cat/1MiB"
     running = subprocess.Popen(
-        project.command(), cwd=project.folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        project.command(),
+        cwd=project.folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
     )
     kill_engine_of(killed, running)
     shown, _ = running.communicate()
@@ -146,4 +148,4 @@ def test_a_failing_claim_fails_check_and_not_the_finding(measured):
 def test_the_html_report_is_written_offline(measured):
     done = measured.snakemake("--report", "report.html")
     assert done.returncode == 0, done.stdout
-    assert os.path.getsize(measured.folder / "report.html") > 100_000
+    assert (measured.folder / "report.html").stat().st_size > 100_000

@@ -1,0 +1,154 @@
+"""The engine's process: started, read, stopped and reaped; it never outlives its runner."""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+CHUNK = 1 << 16  # bytes; what a pipe holds on Linux
+MOST_LEFT = 1 << 20  # bytes; the most that a pipe can hold, so what can be left in it at exit
+
+
+class Child:
+    """A direct child of this process, in a session of its own, with a pipe on its standard output."""
+
+    def __init__(self, argv: list[str], env: dict[str, str], stderr: Path):
+        """Start it. Raises OSError if the program cannot be started."""
+        self._leash = _Leash()
+        try:
+            with stderr.open("wb") as log:
+                self._popen = subprocess.Popen(
+                    argv,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=env,
+                    start_new_session=True,
+                    preexec_fn=self._leash.tie,  # safe: the runner has a single thread
+                )
+        except BaseException:
+            self._leash.release()
+            raise
+        self.pid = self._popen.pid
+        self._has_exited = _exit_watcher(self.pid)
+        self._stdout = self._popen.stdout.fileno()
+        os.set_blocking(self._stdout, False)
+        self._open = True
+
+    def read(self, timeout_s: float) -> bytes:
+        """What it has written; waits at most `timeout_s` for it. b"" if there is nothing."""
+        if not self._open:
+            time.sleep(timeout_s)
+            return b""
+        if not select.select([self._stdout], [], [], timeout_s)[0]:
+            return b""
+        data = os.read(self._stdout, CHUNK)
+        self._open = bool(data)
+        return data
+
+    def exited(self) -> bool:
+        """Whether it has ended. It stays a zombie, whose memory can still be read on macOS."""
+        return self._has_exited()
+
+    def stop(self, grace_s: float) -> None:
+        """End it and what it started: TERM, and KILL if it is still there after `grace_s`."""
+        self._signal(signal.SIGTERM)
+        deadline = time.monotonic() + grace_s
+        while not self.exited() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        self._signal(signal.SIGKILL)
+        while not self.exited():
+            time.sleep(0.01)
+
+    def rest(self) -> bytes:
+        """What it had written before it exited. Ends what it left running, so that this ends."""
+        self._signal(signal.SIGKILL)
+        parts = []
+        while self._open and sum(map(len, parts)) < MOST_LEFT and (part := self.read(0)):
+            parts.append(part)
+        return b"".join(parts)
+
+    def reap(self) -> tuple[int, "object"]:
+        """Its exit code (negative: the signal) and its resource usage. It has to have exited."""
+        self._leash.release()
+        _, status, usage = os.wait4(self.pid, 0)
+        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        self._popen.stdout.close()
+        return self._popen.returncode, usage
+
+    def _signal(self, number: int) -> None:
+        """Send it to the whole session; the zombie keeps the number from being used again."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: all are zombies
+            os.killpg(self.pid, number)
+
+
+class _Leash:
+    """A small process that kills the engine's session when the runner is gone, however it went.
+
+    It waits at the reading end of a pipe. The child writes its process id into it before it becomes the
+    engine; the end of the file, which the kernel makes when the runner dies, kills that process group.
+    It also keeps the runner's locks (it inherits their descriptors) until it has done so.
+    """
+
+    def __init__(self):
+        reading, self._writing = os.pipe()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._writing)
+            _hold(reading)
+        os.close(reading)
+
+    def tie(self) -> None:
+        """Called in the child between fork and exec."""
+        os.write(self._writing, f"{os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        with contextlib.suppress(BrokenPipeError):  # it was killed
+            os.write(self._writing, b"release\n")
+        os.close(self._writing)
+        os.waitpid(self._pid, 0)
+
+
+def _hold(reading: int) -> None:
+    """The life of the leash. Never returns."""
+    try:
+        os.setsid()  # a signal to the runner's process group does not reach it
+        group = None
+        with os.fdopen(reading) as orders:
+            for order in orders:
+                if order == "release\n":
+                    os._exit(0)
+                group = int(order)
+        if group:
+            os.killpg(group, signal.SIGKILL)
+    finally:
+        os._exit(0)
+
+
+def _exit_watcher(pid: int):
+    """A function that says whether a child has exited and does not reap it."""
+    if hasattr(os, "waitid"):  # macOS: from Python 3.13
+        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+        return lambda: os.waitid(os.P_PID, pid, flags) is not None
+    return _kqueue_watcher(pid)
+
+
+def _kqueue_watcher(pid: int):
+    """The same by kqueue(2), for macOS before Python 3.13. It has not run on a Mac."""
+    queue = select.kqueue()
+    event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, fflags=select.KQ_NOTE_EXIT)
+    try:
+        queue.control([event], 0, 0)
+    except ProcessLookupError:  # it is a zombie already
+        return lambda: True
+    seen = False
+
+    def exited() -> bool:
+        nonlocal seen
+        seen = seen or bool(queue.control([], 1, 0))
+        return seen
+
+    return exited

@@ -1,0 +1,190 @@
+"""What an engine answers (docs/protocol.md): from bytes to checked events, in bounded memory."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+MAX_LINE = 1 << 20  # bytes; an event of the protocol is below 100 KiB
+LARGEST = 1 << 63  # no count or figure of an engine is larger
+
+
+class BadAnswer(ValueError):
+    """What is wrong with the engine's answer, in one line."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a value has to be: in words, and as a test."""
+
+    what: str
+    holds: Callable[[object], bool]
+
+    def or_null(self) -> "Kind":
+        return Kind(f"{self.what} or null", lambda value: value is None or self.holds(value))
+
+
+COUNT = Kind("a whole number from 0", lambda value: type(value) is int and 0 <= value < LARGEST)
+FIGURE = Kind(  # NaN and the infinities fail the comparison
+    "a finite number from 0", lambda value: type(value) in (int, float) and 0 <= value < LARGEST
+)
+TEXT = Kind("a string", lambda value: isinstance(value, str))
+FLAG = Kind("true or false", lambda value: isinstance(value, bool))
+OBJECT = Kind("an object", lambda value: isinstance(value, dict))
+DIGEST = Kind(
+    "64 hexadecimal digits",
+    lambda value: (
+        isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
+    ),
+)
+ENDING = Kind("oom or unsupported", lambda value: value in ("oom", "unsupported"))
+
+EVENTS: dict[str, dict[str, Kind]] = {
+    "started": {"versions": OBJECT, "device": OBJECT, "cap_bytes": COUNT.or_null()},
+    "loaded": {
+        "load_s": FIGURE.or_null(),
+        "loaded_mib": FIGURE.or_null(),
+        "weights_mapped": FLAG.or_null(),
+        "dtype": TEXT.or_null(),
+    },
+    "run_started": {"run": COUNT, "warmup": FLAG},
+    "prefilled": {"run": COUNT},
+    "run": {
+        "run": COUNT,
+        "warmup": FLAG,
+        "prompt_tokens": COUNT,
+        "generated_tokens": COUNT,
+        "prefill_s": FIGURE.or_null(),
+        "ttft_s": FIGURE.or_null(),
+        "decode_s": FIGURE.or_null(),
+        "tokens_sha256": DIGEST.or_null(),
+        "peak_active_mib": FIGURE.or_null(),
+        "peak_pool_mib": FIGURE.or_null(),
+    },
+    "outcome": {"outcome": ENDING, "detail": TEXT},
+    "done": {
+        "peak_active_mib": FIGURE.or_null(),
+        "peak_pool_mib": FIGURE.or_null(),
+        "peak_rss_mib": FIGURE.or_null(),
+    },
+}
+
+# `run` is followed by `done` after the last one; `outcome` may come at any time, and nothing after it.
+FOLLOWS = {
+    None: "started",
+    "started": "loaded",
+    "loaded": "run_started",
+    "run_started": "prefilled",
+    "prefilled": "run",
+    "run": "run_started",
+}
+
+
+class Lines:
+    """Cuts a stream of bytes into lines and never holds more than one line of MAX_LINE bytes."""
+
+    def __init__(self):
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """The lines that `data` completes. Raises BadAnswer where one is longer than MAX_LINE."""
+        *lines, self._rest = (self._rest + data).split(b"\n")
+        if max(map(len, [*lines, self._rest])) > MAX_LINE:
+            raise BadAnswer(f"a line of more than {MAX_LINE} bytes; expected a JSON event")
+        return lines
+
+    def end(self) -> None:
+        """Raise BadAnswer if the stream ended inside a line."""
+        if self._rest:
+            raise BadAnswer(f"its last line is truncated: {excerpt(self._rest)}")
+
+
+def parse_event(line: bytes) -> dict:
+    """The event of one line, every key of its table row present and of the right kind.
+
+    More keys are kept. Raises BadAnswer; never anything else, whatever the bytes.
+    """
+    try:
+        event = json.loads(line.decode(), parse_constant=_no_number, parse_float=_finite)
+    except (ValueError, RecursionError):
+        raise BadAnswer(f"not a JSON event: {excerpt(line)}") from None
+    name = event.get("event") if isinstance(event, dict) else None
+    if not isinstance(name, str) or name not in EVENTS:
+        raise BadAnswer(f"not an event of the protocol: {excerpt(line)}")
+    for key, kind in EVENTS[name].items():
+        if key not in event:
+            raise BadAnswer(f"event {name} without {key}; expected {kind.what}")
+        if not kind.holds(event[key]):
+            value = excerpt(json.dumps(event[key]).encode(), 40)
+            raise BadAnswer(f"event {name}: {key} is {value}; expected {kind.what}")
+    return event
+
+
+class Conversation:
+    """The events of one process so far, and the phase that it is in; refuses a wrong order.
+
+    Phases: start, load, idle (between two runs), prefill-N and decode-N (run N), exit.
+    """
+
+    def __init__(self, warmup: int, recorded: int):
+        self.events: list[dict] = []
+        self.phase = "start"
+        self._warmup = warmup
+        self._runs = warmup + recorded
+
+    @property
+    def complete(self) -> bool:
+        """Whether the last event of the protocol (`done` or `outcome`) has come."""
+        return self.phase == "exit"
+
+    @property
+    def runs(self) -> list[dict]:
+        """The events of the runs that have ended."""
+        return [event for event in self.events if event["event"] == "run"]
+
+    def first(self, name: str) -> dict:
+        """The first event of that name, {} if it has not come."""
+        return next((event for event in self.events if event["event"] == name), {})
+
+    def accept(self, event: dict) -> None:
+        """Take the next event of parse_event. Raises BadAnswer if it is not its turn."""
+        name = event["event"]
+        expected = self._expected()
+        if name != expected and (name != "outcome" or self.complete):
+            raise BadAnswer(f"event {name} where {expected or 'nothing'} was expected")
+        number = len(self.runs)
+        if "run" in EVENTS[name] and event["run"] != number:
+            raise BadAnswer(f"event {name} of run {event['run']} where run {number} was expected")
+        if "warmup" in EVENTS[name] and event["warmup"] != (number < self._warmup):
+            raise BadAnswer(f"event {name} of run {number}: warmup is {event['warmup']}")
+        self.events.append(event)
+        self.phase = {
+            "started": "load",
+            "loaded": "idle",
+            "run_started": f"prefill-{number}",
+            "prefilled": f"decode-{number}",
+            "run": "idle",
+        }.get(name, "exit")
+
+    def _expected(self) -> str | None:
+        if self.complete:
+            return None
+        last = self.events[-1]["event"] if self.events else None
+        return "done" if last == "run" and len(self.runs) == self._runs else FOLLOWS[last]
+
+
+def excerpt(data: bytes, most: int = 80) -> str:
+    """The beginning of `data` as printable text of one line, for a message."""
+    text = data[: 4 * most].decode(errors="replace")
+    text = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    return text if len(text) <= most and len(data) <= 4 * most else text[:most] + "…"
+
+
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if abs(value) == float("inf"):
+        raise ValueError(f"{text} is too large")
+    return value

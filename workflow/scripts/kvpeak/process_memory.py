@@ -1,0 +1,171 @@
+"""The memory of one process, read from the operating system, in MiB.
+
+Linux and macOS each have a class with the same three methods:
+
+    sample()       what the process takes now, None once it has exited
+    exited(usage)  the peaks of its whole life: call it once, when it has been reaped
+    last_look()    call it on the exited, not yet reaped process
+
+The macOS class has not run on a Mac. Its layout is that of xnu's bsd/sys/resource.h and is tested on
+byte buffers; what needs the system itself is one call in `_proc_pid_rusage`.
+"""
+
+import ctypes
+import errno
+import functools
+import os
+import resource
+import struct
+import sys
+from dataclasses import dataclass
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One look at a running process. MiB.
+
+    footprint_mib: what the system charges it for (macOS: phys_footprint; Linux: resident size, VmRSS)
+    rss_mib:       resident size
+    held_mib:      the part that the system cannot drop, only swap (macOS: phys_footprint;
+                   Linux: anonymous and shared pages, swapped ones included; no mapped files)
+    """
+
+    footprint_mib: float
+    rss_mib: float
+    held_mib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peaks:
+    """The peaks of a process that has ended, in MiB, and where the footprint's was read."""
+
+    footprint_mib: float | None
+    source: str | None
+    rss_mib: float | None
+
+
+class LinuxMemory:
+    """A child of this process on Linux: /proc/PID/status while it lives, wait4's ru_maxrss at its end.
+
+    ru_maxrss starts at the resident size of the parent at the fork (the kernel keeps it across exec), so
+    it is the child's own peak only above the parent's; below that the last sampled VmHWM stands, which is
+    the exact peak up to that sample.
+    """
+
+    def __init__(self, pid: int):
+        self._status = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+        self._peak = 0.0
+
+    def sample(self) -> Sample | None:
+        try:
+            fields = parse_status(os.pread(self._status, 8192, 0))
+        except ProcessLookupError:
+            return None
+        if "VmHWM" not in fields:  # exited, not yet reaped
+            return None
+        self._peak = max(self._peak, fields["VmHWM"])
+        held = sum(fields.get(key, 0.0) for key in ("RssAnon", "RssShmem", "VmSwap"))
+        return Sample(fields["VmRSS"], fields["VmRSS"], held)
+
+    def last_look(self) -> None:
+        """Nothing to see: a zombie has no memory map on Linux."""
+
+    def exited(self, usage: resource.struct_rusage) -> Peaks:
+        os.close(self._status)
+        at_exit = usage.ru_maxrss / 1024
+        if at_exit > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:
+            peak = max(at_exit, self._peak)
+            return Peaks(peak, "wait4 ru_maxrss", peak)
+        if self._peak:
+            return Peaks(self._peak, "VmHWM, last sample (a lower bound)", self._peak)
+        return Peaks(None, None, None)
+
+
+def parse_status(text: bytes) -> dict[str, float]:
+    """The sizes of /proc/PID/status ("VmHWM:  1024 kB", kibibytes; proc_pid_status(5)) in MiB."""
+    sizes = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(b":")
+        number, _, unit = value.strip().partition(b" ")
+        if unit == b"kB" and number.isdigit():
+            sizes[name.decode()] = int(number) / 1024
+    return sizes
+
+
+# proc_pid_rusage's flavours, newest first, with their sizes in bytes; an older system answers EINVAL.
+FLAVOURS = {6: 464, 4: 296}
+OFFSETS = {"resident_size": 64, "phys_footprint": 72, "lifetime_max_phys_footprint": 240}
+
+
+class MacMemory:
+    """A child of this process on macOS: proc_pid_rusage while it lives and from the zombie.
+
+    The zombie's footprint is 0 and its lifetime maximum stays. The larger of that and of the last live
+    sample is kept, in case the zombie could not be read.
+    """
+
+    def __init__(self, pid: int, read=None):
+        self._read = read or _proc_pid_rusage
+        self._pid = pid
+        self._live_peak = 0.0
+        self._zombie_peak = 0.0
+
+    def sample(self) -> Sample | None:
+        fields = self._fields()
+        if fields is None or not fields["phys_footprint"]:
+            return None
+        self._live_peak = max(self._live_peak, fields["lifetime_max_phys_footprint"])
+        footprint = fields["phys_footprint"]
+        return Sample(footprint, fields["resident_size"], footprint)
+
+    def last_look(self) -> None:
+        fields = self._fields()
+        if fields:
+            self._zombie_peak = fields["lifetime_max_phys_footprint"]
+
+    def exited(self, usage: resource.struct_rusage) -> Peaks:
+        rss = usage.ru_maxrss / MIB  # bytes on macOS
+        if self._zombie_peak and self._zombie_peak >= self._live_peak:
+            return Peaks(self._zombie_peak, "ri_lifetime_max_phys_footprint after exit", rss)
+        if self._live_peak:
+            source = "ri_lifetime_max_phys_footprint, last sample (a lower bound)"
+            return Peaks(self._live_peak, source, rss)
+        return Peaks(None, None, rss)
+
+    def _fields(self) -> dict[str, float] | None:
+        buffer = self._read(self._pid)
+        return parse_rusage_info(buffer) if buffer else None
+
+
+def parse_rusage_info(buffer: bytes) -> dict[str, float]:
+    """The fields of OFFSETS of a struct rusage_info_v4 or _v6, in MiB.
+
+    Layout: a 16-byte uuid, then unsigned 64-bit integers in the machine's order (bsd/sys/resource.h).
+    """
+    return {
+        name: struct.unpack_from("=Q", buffer, offset)[0] / MIB for name, offset in OFFSETS.items()
+    }
+
+
+@functools.cache
+def _system_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _proc_pid_rusage(pid: int) -> bytes | None:
+    """The bytes of the newest rusage_info that this system knows; None if the process is gone."""
+    library = _system_library()
+    for flavour, size in FLAVOURS.items():
+        buffer = ctypes.create_string_buffer(size)
+        if library.proc_pid_rusage(pid, flavour, buffer) == 0:
+            return buffer.raw
+        if ctypes.get_errno() != errno.EINVAL:
+            return None
+    return None
+
+
+def memory_of(pid: int) -> LinuxMemory | MacMemory:
+    """The reader of a direct child of this process."""
+    return MacMemory(pid) if sys.platform == "darwin" else LinuxMemory(pid)

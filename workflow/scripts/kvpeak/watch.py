@@ -1,0 +1,171 @@
+"""One engine under observation: its events, its memory, and the reasons to stop it.
+
+until the engine has exited:
+    read what it writes; check every event; note when its phase changes
+    every 10 ms: sample its memory (and the GPU's); ask the guard, the clock and the signals
+    if one of them objects: TERM, then KILL
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from kvpeak.child import Child
+from kvpeak.events import BadAnswer, Conversation, Lines, parse_event
+from kvpeak.machine import available_mib
+from kvpeak.nvml import Gpu
+from kvpeak.process_memory import LinuxMemory, MacMemory
+from kvpeak.request import Limits
+from kvpeak.timeline import Timeline
+
+SAMPLE_S = 0.01
+SLOW_SAMPLES = 20  # every how many samples the machine's memory and the GPU's clocks are read
+GUARD_GRACE_S = 0.5  # memory keeps growing while an engine is asked to stop
+LOW_MEMORY = 0.05  # of the machine's memory: below it systems start to swap
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Stops an engine before the machine swaps. MiB.
+
+    held_mib: the most that the engine may hold. floor_mib: the least that the machine must have left.
+    """
+
+    held_mib: float
+    floor_mib: float
+
+    @classmethod
+    def at_start(cls, fraction: float, available_mib: float, total_mib: float) -> "Guard":
+        """The engine may take `fraction` of what is available; of the rest at most 5 % of all stays free."""
+        rest = (1 - fraction) * available_mib
+        return cls(fraction * available_mib, max(0, min(rest, LOW_MEMORY * total_mib)))
+
+    def objects_to(self, held_mib: float) -> str | None:
+        """Why an engine that holds that much has to stop, or None."""
+        if held_mib <= self.held_mib:
+            return None
+        return f"the engine held {held_mib:.0f} MiB; the guard allows {self.held_mib:.0f}"
+
+    def objects_to_machine(self, available_mib: float) -> str | None:
+        """Why the engine has to stop when the machine has only that much left, or None."""
+        if available_mib >= self.floor_mib:
+            return None
+        return f"the machine had {available_mib:.0f} MiB left; the guard keeps {self.floor_mib:.0f}"
+
+
+@dataclass
+class Watched:
+    """What was seen of one process.
+
+    stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
+    truncated: what is wrong with the end of its answer, or None. peak_mib: the largest sampled footprint.
+    """
+
+    conversation: Conversation
+    timeline: Timeline = field(default_factory=Timeline)
+    phases: list[dict] = field(default_factory=list)
+    stopped: tuple[str, str] | None = None
+    truncated: str | None = None
+    peak_mib: float = 0.0
+
+
+class Watch:
+    """See the module's text. `on_phase` is called with Watched when a phase begins; `check` may raise."""
+
+    def __init__(
+        self,
+        child: Child,
+        memory: LinuxMemory | MacMemory,
+        gpu: Gpu | None,
+        guard: Guard,
+        limits: Limits,
+        watched: Watched,
+        raw: BinaryIO,
+        on_phase: Callable[[Watched], None],
+        check: Callable[[], None],
+    ):
+        self._child, self._memory, self._gpu = child, memory, gpu
+        self._guard, self._limits, self._watched = guard, limits, watched
+        self._raw, self._on_phase, self._check = raw, on_phase, check
+        self._lines = Lines()
+        self._start = time.monotonic()
+        self._samples = 0
+
+    def run(self) -> None:
+        """Watch until the engine has exited (it is not reaped)."""
+        seen = self._watched
+        self._note_phase()
+        next_sample = self._start
+        while not self._child.exited():
+            self._take(self._child.read(max(0.0, next_sample - time.monotonic())))
+            if time.monotonic() >= next_sample:
+                self._sample()
+                next_sample = time.monotonic() + SAMPLE_S
+            self._check()
+            self._check_timeout()
+            if seen.stopped:
+                guard = seen.stopped[0] == "guard"
+                self._child.stop(
+                    min(GUARD_GRACE_S, self._limits.grace_s) if guard else self._limits.grace_s
+                )
+        self._memory.last_look()
+        self._take(self._child.rest())
+        self._end_phase(self._now())
+        try:
+            self._lines.end()
+        except BadAnswer as error:
+            seen.truncated = str(error)
+
+    def _now(self) -> float:
+        return time.monotonic() - self._start
+
+    def _take(self, data: bytes) -> None:
+        """Keep what the engine wrote, and follow it as long as it keeps to the protocol."""
+        if not data:
+            return
+        self._raw.write(data)
+        seen = self._watched
+        if seen.stopped and seen.stopped[0] == "garbled":
+            return
+        try:
+            for line in self._lines.feed(data):
+                before = seen.conversation.phase
+                seen.conversation.accept(parse_event(line) | {"t_s": round(self._now(), 4)})
+                if seen.conversation.phase != before:
+                    self._note_phase()
+        except BadAnswer as error:
+            seen.stopped = seen.stopped or ("garbled", str(error))
+
+    def _note_phase(self) -> None:
+        now, phases = self._now(), self._watched.phases
+        self._end_phase(now)
+        phases.append({"phase": self._watched.conversation.phase, "start_s": round(now, 4)})
+        self._on_phase(self._watched)
+
+    def _end_phase(self, now: float) -> None:
+        if self._watched.phases:
+            self._watched.phases[-1]["end_s"] = round(now, 4)
+
+    def _sample(self) -> None:
+        seen = self._watched
+        device = self._gpu.sample(self._child.pid) if self._gpu else None
+        if sample := self._memory.sample():
+            seen.peak_mib = max(seen.peak_mib, sample.footprint_mib)
+            phase = seen.conversation.phase
+            seen.timeline.add(self._now(), phase, sample.footprint_mib, sample.rss_mib, device)
+            self._stop_if("guard", self._guard.objects_to(sample.held_mib))
+        if self._samples % SLOW_SAMPLES == 0:
+            self._stop_if("guard", self._guard.objects_to_machine(available_mib()))
+            if self._gpu:
+                self._gpu.sample_clocks()
+        self._samples += 1
+
+    def _check_timeout(self) -> None:
+        limit = self._limits.timeout_s
+        if limit is not None and self._now() > limit:
+            self._stop_if("timeout", f"not finished after {limit:g} s")
+
+    def _stop_if(self, why: str, words: str | None) -> None:
+        if words and not self._watched.stopped:
+            self._watched.stopped = (why, words)

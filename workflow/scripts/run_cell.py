@@ -1,0 +1,328 @@
+"""Run one cell: start its engine, measure the process, write runs.csv, cell.json and memory.csv."""
+
+import argparse
+import contextlib
+import csv
+import io
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from kvpeak import machine, provenance
+from kvpeak.child import Child
+from kvpeak.engines import engine_argv
+from kvpeak.errors import UserError
+from kvpeak.events import Conversation, excerpt
+from kvpeak.files import write_together
+from kvpeak.lock import measuring_alone
+from kvpeak.nvml import Gpu, chosen_gpu, open_gpu
+from kvpeak.process_memory import Peaks, memory_of
+from kvpeak.progress import Progress
+from kvpeak.rates import decode_tok_s, prefill_tok_s
+from kvpeak.request import AXES, cell_path, limits_of, load_request
+from kvpeak.watch import Guard, Watch, Watched
+
+RUN_COLUMNS = (
+    *AXES, "round", "run", "warmup", "prompt_tokens", "generated_tokens", "prefill_s", "prefill_tok_s",
+    "ttft_ms", "decode_s", "decode_tok_s", "tokens_sha256", "peak_active_mib", "peak_pool_mib", "order",
+    "started_at",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An engine's process that has ended. code: its exit code, negative: the signal that killed it.
+    elapsed_s: by the monotonic clock; wall_s: by the wall clock; cpu_s: of the engine and the runner."""
+
+    watched: Watched
+    pid: int
+    code: int
+    killed_for_memory: bool
+    peaks: Peaks
+    elapsed_s: float
+    wall_s: float
+    cpu_s: float
+
+
+class Signals:
+    """Remembers the first signal that asks the runner to stop."""
+
+    def __init__(self):
+        self._received: int | None = None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._receive)
+
+    def check(self) -> None:
+        """Raise UserError if there was one."""
+        if self._received:
+            raise UserError(f"stopped by {signal.Signals(self._received).name}")
+
+    def _receive(self, number: int, _frame) -> None:
+        self._received = self._received or number
+
+
+def run_cell(
+    request: dict,
+    out: Path,
+    position: str | None = None,
+    log: Path | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> str:
+    """Measure one cell, write its files into `out` and return its outcome.
+
+    `position` ("k/n") and `log` (a file) are for the progress lines; `check` is called all the time and may
+    raise UserError to stop. Raises UserError, one line that names the cell, the cause and the log, if
+    there is no outcome; then what was in `out` stays as it was.
+    """
+    cell = cell_path(request)
+    results = _results_folder(out, cell)
+    attempt = results / "logs" / cell / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
+    progress = Progress(cell, position, log)
+    try:
+        with measuring_alone(cell, request.get("gpu"), progress.say, check):
+            attempt.mkdir(parents=True)
+            progress.start(attempt)
+            return _measure(request, out, results, attempt, position, progress, check)
+    except OSError as error:
+        cause = f"{error.filename or out}: {error.strerror}"
+    except UserError as error:
+        cause = str(error)
+    with contextlib.suppress(OSError):
+        progress.failed(cause)
+    raise UserError(f"{cell}: {cause}" + (f"; log: {attempt}" if attempt.exists() else ""))
+
+
+def _measure(request, out, results, attempt, position, progress, check) -> str:
+    gpu = _gpu_of(request)
+    harness, inputs = provenance.harness(), provenance.inputs(request)
+    started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    before = _machine(gpu)
+    argv = engine_argv(request, attempt / "request.json", results)
+    ended = _run_engine(request, argv, attempt, before["available_mib"], gpu, progress, check)
+    after = _machine(gpu)
+    outcome, detail = conclude(ended, attempt / "stderr.txt")
+    conversation = ended.watched.conversation
+    record = {
+        "cell": request["cell"],
+        "request": request,
+        "outcome": outcome,
+        "detail": detail,
+        "started_at": started_at,
+        "elapsed_s": round(ended.elapsed_s, 3),
+        "engine": _merged(conversation.first("started"), conversation.first("loaded")),
+        "memory": memory_numbers(conversation, ended.peaks, gpu.peak() if gpu else (None, None)),
+        "phases": ended.watched.phases,
+        "machine": {"before": before, "after": after},
+        "flags": machine.flags(before, after, ended, gpu.slowed() if gpu else []),
+        "harness": harness,
+        "inputs": inputs,
+        "events": conversation.events,
+        "log": str(attempt),
+    }
+    order = int(position.split("/")[0]) if position else None
+    write_together(
+        out,
+        {
+            "memory.csv": ended.watched.timeline.text(),
+            "cell.json": json.dumps(record, indent=1, allow_nan=False) + "\n",
+            "runs.csv": runs_csv(request["cell"], conversation.runs, order, started_at),
+        },
+    )
+    progress.end(outcome, ended.watched, ended.peaks.footprint_mib)
+    return outcome
+
+
+def _run_engine(request, argv, attempt, available_mib, gpu, progress, check) -> Ended:
+    """Run the engine to its end, whichever that is; its request, events and messages stay in `attempt`."""
+    limits, protocol = limits_of(request), request["protocol"]
+    guard = Guard.at_start(limits.guard_fraction, available_mib, machine.total_mib())
+    watched = Watched(Conversation(protocol["warmup"], protocol["recorded"]))
+    request_text = json.dumps(request, indent=1) + "\n"
+    (attempt / "request.json").write_text(request_text, encoding="utf-8")
+    environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {})
+    kills, wall, clock, cpu = machine.oom_kills(), time.time(), time.monotonic(), _own_cpu_s()
+    with (attempt / "events.jsonl").open("wb") as raw:
+        child = Child(argv, environment, attempt / "stderr.txt")
+        try:
+            memory = memory_of(child.pid)
+            Watch(child, memory, gpu, guard, limits, watched, raw, progress.phase, check).run()
+        except BaseException:
+            child.stop(limits.grace_s)
+            raise
+        finally:
+            code, usage = child.reap()
+    return Ended(
+        watched=watched,
+        pid=child.pid,
+        code=code,
+        killed_for_memory=code == -signal.SIGKILL and machine.oom_kills() > kills,
+        peaks=memory.exited(usage),
+        elapsed_s=time.monotonic() - clock,
+        wall_s=time.time() - wall,
+        cpu_s=_own_cpu_s() - cpu,
+    )
+
+
+def _gpu_of(request: dict) -> Gpu | None:
+    """The GPU that the cell gets. Raises UserError if the request names one that is not there."""
+    wanted = request.get("gpu")
+    gpu = open_gpu(chosen_gpu(wanted, os.environ.get("CUDA_VISIBLE_DEVICES")))
+    if wanted is not None and gpu is None:
+        raise UserError(f"request: gpu: {wanted}; expected none, because no NVIDIA driver answers")
+    return gpu
+
+
+def _machine(gpu: Gpu | None) -> dict:
+    return machine.state() | {"gpu": gpu.state() if gpu else None}
+
+
+def _merged(*events: dict) -> dict:
+    """What the events say, without their names and times."""
+    return {
+        key: value
+        for event in events
+        for key, value in event.items()
+        if key not in ("event", "t_s")
+    }
+
+
+def conclude(ended: Ended, stderr: Path) -> tuple[str, str | None]:
+    """(outcome, detail) of a process that has ended.
+
+    Raises UserError if it crashed or its answer is not one of the protocol.
+    """
+    watched, code = ended.watched, ended.code
+    phase = watched.phases[-1]["phase"]
+    if watched.stopped:
+        why, words = watched.stopped
+        if why == "garbled":
+            raise UserError(f"garbled answer in phase {phase}: {words}")
+        return why, f"in phase {phase}: {words}"
+    if ended.killed_for_memory:
+        return "oom", f"in phase {phase}: killed by the kernel, which was out of memory"
+    if code:
+        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+        said = _last_line(stderr)
+        raise UserError(f"engine crashed in phase {phase}: {how}" + (f": {said}" if said else ""))
+    if watched.truncated:
+        raise UserError(f"garbled answer in phase {phase}: {watched.truncated}")
+    if not watched.conversation.complete:
+        raise UserError(f"engine exited in phase {phase} without done or outcome")
+    last = watched.conversation.events[-1]
+    if last["event"] == "outcome":
+        return last["outcome"], excerpt(last["detail"].encode(), 300)
+    return "ok", None
+
+
+def memory_numbers(
+    conversation: Conversation, peaks: Peaks, device: tuple[float | None, str | None]
+) -> dict:
+    """The memory part of cell.json, MiB; null where not known."""
+    reports = [*conversation.runs, conversation.first("done")]
+
+    def largest(key: str, *more: float | None) -> float | None:
+        values = [*more, *(report.get(key) for report in reports)]
+        return max((value for value in values if value is not None), default=None)
+
+    return {
+        "peak_footprint_mib": peaks.footprint_mib,
+        "peak_footprint_source": peaks.source,
+        "peak_pool_mib": largest("peak_pool_mib"),
+        "peak_active_mib": largest("peak_active_mib"),
+        "peak_rss_mib": largest("peak_rss_mib", peaks.rss_mib),
+        "peak_device_mib": device[0],
+        "peak_device_source": device[1],
+        "loaded_mib": conversation.first("loaded").get("loaded_mib"),
+    }
+
+
+def runs_csv(cell: dict, runs: list[dict], order: int | None, started_at: str) -> str:
+    """The runs as CSV with RUN_COLUMNS; an unknown figure is empty."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, RUN_COLUMNS, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    for run in runs:
+        ttft = run["ttft_s"]
+        figures = {
+            "prefill_tok_s": prefill_tok_s(run),
+            "ttft_ms": None if ttft is None else 1000 * ttft,
+            "decode_tok_s": decode_tok_s(run),
+            "order": order,
+            "started_at": started_at,
+        }
+        row = run | cell | figures
+        writer.writerow({column: _csv_value(row[column]) for column in RUN_COLUMNS})
+    return out.getvalue()
+
+
+def _csv_value(value):
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return round(value, 6) if isinstance(value, float) else value
+
+
+def _results_folder(out: Path, cell: str) -> Path:
+    """The folder above cells/ of --out."""
+    parts = ("cells", *cell.split("/"))
+    if out.parts[-len(parts) :] != parts:
+        raise UserError(f"--out: {out}; expected a path that ends with {'/'.join(parts)}")
+    return out.parents[len(parts) - 1]
+
+
+def _own_cpu_s() -> float:
+    """Processor seconds of the runner and of the children that it has reaped."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_line(file: Path) -> str:
+    """The last line of a log that says something: usually the cause."""
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - 4096))
+        lines = opened.read().split(b"\n")
+    return next((excerpt(line.strip(), 200) for line in reversed(lines) if line.strip()), "")
+
+
+def _position(text: str) -> str:
+    if not re.fullmatch(r"[1-9][0-9]*/[1-9][0-9]*", text):
+        raise argparse.ArgumentTypeError(f"{text}; expected K/N, such as 3/24")
+    return text
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--request", required=True, help="the request (docs/protocol.md) as JSON, or @FILE"
+    )
+    parser.add_argument(
+        "--out", required=True, type=Path, help="the cell's folder: results/cells/…/r1"
+    )
+    parser.add_argument("--position", type=_position, metavar="K/N", help="this is cell K of N")
+    parser.add_argument("--log", type=Path, help="a file that gets the progress lines too")
+    arguments = parser.parse_args()
+    signals = Signals()
+    try:
+        request = load_request(arguments.request)
+        run_cell(request, arguments.out, arguments.position, arguments.log, signals.check)
+    except UserError as error:
+        print(f"run_cell: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

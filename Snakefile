@@ -9,6 +9,7 @@
 #   models/{model}/model.json                what the model is, with the hash of each file
 #   prompts/{model}/{prompt}.json            the prompt's token ids for that model
 #   results/envs/{commit}/environment.json   what the engine runs in
+#   results/engines/{commit}/engine.json     which revision was built, and with what
 #   results/cells/{commit}/{model}/{prompt}/{kv_cache}/{cap}/{variant}/r{round}/
 #       runs.csv cell.json memory.csv        one process: its runs, its record, its memory over time
 #   results/logs/…                           every start of every engine, never overwritten

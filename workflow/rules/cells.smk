@@ -5,7 +5,7 @@ rule cell:
     input:
         model="models/{model}/model.json",
         prompt="prompts/{model}/{prompt}.json",
-        environment="results/envs/{commit}/environment.json",
+        engine=engine_of,
     output:
         runs=f"results/cells/{CELL_PATH}/runs.csv",
         record=f"results/cells/{CELL_PATH}/cell.json",
@@ -26,4 +26,4 @@ rule cell:
         " --request {params.request:q}"
         " --out {params.folder:q}"
         " --position {resources.position}"
-        " --log {log:q}"
+        " 2>&1 | tee {log:q} >&2"

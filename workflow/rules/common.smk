@@ -44,6 +44,13 @@ def request_of(wildcards):
     return json.dumps(MATRIX.request(cell_of(wildcards)))
 
 
+def engine_of(wildcards):
+    """What the cell's engine runs from: a build of its own, or an environment."""
+    if MATRIX.commits[wildcards.commit]["engine"] == "command":
+        return f"results/engines/{wildcards.commit}/engine.json"
+    return f"results/envs/{wildcards.commit}/environment.json"
+
+
 def position_of(wildcards):
     """The cell's place in the order of measurement, counted from 1."""
     return POSITION.get(cell_of(wildcards), 0)

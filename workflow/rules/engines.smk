@@ -1,4 +1,4 @@
-# Engines: an environment for each commit.
+# Engines: an environment for each commit, a build for each external program.
 
 
 rule environment:
@@ -14,5 +14,22 @@ rule environment:
         "python workflow/scripts/make_env.py"
         " --commit {wildcards.commit}"
         " --packages {params.packages:q}"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
+
+
+rule engine:
+    output:
+        "results/engines/{commit}/engine.json",
+    log:
+        "results/logs/engines/{commit}.log",
+    params:
+        entry=lambda wildcards: json.dumps(MATRIX.build_entry(wildcards.commit)),
+    message:
+        "Building {wildcards.commit}"
+    shell:
+        "python workflow/scripts/build_engine.py"
+        " --commit {wildcards.commit}"
+        " --entry {params.entry:q}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"

@@ -33,6 +33,11 @@ def no_gpu_reason() -> str:
     return "needs a GPU (Metal or CUDA): this machine has none"
 
 
+def operating_system() -> str:
+    """Return macos, linux, or what Python calls the system."""
+    return {"darwin": "macos"}.get(sys.platform, sys.platform)
+
+
 def installed_version(*distributions: str) -> str | None:
     """Return the version of the first of the distributions that is installed here, or None."""
     for name in distributions:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from kvpeak import host
+from kvpeak import external, host
 from kvpeak.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
 
 AXES = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
@@ -64,6 +64,13 @@ ENGINES = {
         options=("attention", "prefill_chunk", "buffers"),
     ),
 }
+_COMMIT_KEYS = {
+    "mlx": ("packages",),
+    "candle-replay": (),
+    "command": (
+        "repository", "revision", "build", "verify", "run", "needs", "output", "kv_caches", "caps",
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +105,9 @@ class Matrix:
     def __init__(self, data: dict, file: Path | str):
         validate(data, "matrix.schema.json", file)
         self.file = file
-        self.commits: dict = data["commits"]
+        self.commits: dict = {
+            name: _commit(file, name, entry) for name, entry in data["commits"].items()
+        }
         self.models: dict = {
             name: _model(file, name, entry) for name, entry in data["models"].items()
         }
@@ -136,11 +145,13 @@ class Matrix:
 
     def reason_not_here(self, cell: Cell) -> str:
         """Why the cell cannot run here, or ''."""
-        if (reason := self._not_applicable(cell)) or self.models[cell.model].get("needs") != "gpu":
+        commit = self.commits[cell.commit]
+        if commit["engine"] == "command":
+            return self._command_not_applicable(cell) or _not_here(commit.get("needs", {}))
+        if reason := self._not_applicable(cell):
             return reason
-        if self.commits[cell.commit]["engine"] != "mlx":
-            return ""  # a replay of shapes needs no GPU
-        return "" if self.accelerator != "cpu" else host.no_gpu_reason()
+        needs_gpu = self.models[cell.model].get("needs") == "gpu" and commit["engine"] == "mlx"
+        return host.no_gpu_reason() if needs_gpu and self.accelerator == "cpu" else ""
 
     def _not_applicable(self, cell: Cell) -> str:
         engine_name = self.commits[cell.commit]["engine"]
@@ -154,6 +165,20 @@ class Matrix:
                 return f"not applicable: engine {engine_name} has no option {option} ({value})"
         if engine_name == "mlx" and cell.cap != "none" and self.accelerator == "cpu":
             return self._no_pool(cell.commit)
+        return ""
+
+    def _command_not_applicable(self, cell: Cell) -> str:
+        """A command runs a KV cache, cap or variant only if it can be told which, or says it has it."""
+        commit = self.commits[cell.commit]
+        told = {name for argument in commit["run"] for name in external.placeholders(argument)}
+        has = {
+            "kv_cache": commit.get("kv_caches", self.kv_caches if "kv_cache" in told else []),
+            "cap": commit.get("caps", self.caps if "cap" in told else ["none"]),
+            "variant": self.axis("variant")[: None if "variant" in told else 1],
+        }
+        for axis, names in has.items():
+            if (name := getattr(cell, axis)) not in names:
+                return f"not applicable: {cell.commit} has no {axis} {name}"
         return ""
 
     def _no_pool(self, commit: str) -> str:
@@ -187,6 +212,12 @@ class Matrix:
             for cell in (here if number % 2 else reversed(here))
         ]
 
+    def build_entry(self, commit: str) -> dict:
+        """What decides how an external engine is built."""
+        entry = self.commits[commit]
+        keys = ("repository", "revision", "build", "verify", "needs")
+        return {key: entry[key] for key in keys if key in entry} | {"run": entry["run"][:1]}
+
     def request(self, cell: Cell) -> dict:
         """The request that starts the cell's engine (docs/protocol.md)."""
         commit, model, prompt = (
@@ -214,6 +245,7 @@ class Matrix:
                 "guard_fraction": self.protocol["guard"],
             },
             **({"python": f"results/envs/{cell.commit}/venv/bin/python"} if own else {}),
+            **({"external": _external(cell.commit, commit)} if "run" in commit else {}),
         }
 
     def _check_selectors(self) -> None:
@@ -253,6 +285,8 @@ class Matrix:
     def _check_caps(self) -> None:
         engines = sorted({entry["engine"] for entry in self.commits.values()})
         for number, cap in enumerate(self.caps):
+            if "command" in engines:
+                continue
             if not any(re.fullmatch(ENGINES[name].caps, cap) for name in engines):
                 takes = "; ".join(f"{name} takes {ENGINES[name].cap_hint}" for name in engines)
                 raise ConfigError(
@@ -316,6 +350,69 @@ class Matrix:
 def load_matrix(file: Path | str = "config/matrix.yaml") -> Matrix:
     """Read and check a matrix file. Raises ConfigError."""
     return Matrix(load_yaml(file), file)
+
+
+def _commit(file, name: str, entry: dict) -> dict:
+    """Check what the schema cannot: keys by engine, and placeholders."""
+    engine, key = entry["engine"], f"commits.{name}"
+    for given in entry:
+        if given not in ("engine", *_COMMIT_KEYS[engine]):
+            raise ConfigError(
+                file, f"{key}.{given}", f"{shown(entry[given])}: engine {engine} has no such key"
+            )
+    if engine != "command":
+        return entry
+    for needed in ("repository", "revision", "run", "output"):
+        if needed not in entry:
+            raise ConfigError(file, key, f"key {needed} is missing; engine command needs it")
+    for number, argument in enumerate(entry["run"]):
+        _check_placeholders(file, f"{key}.run[{number}]", argument)
+    _check_placeholders(file, f"{key}.output.file", entry["output"]["file"])
+    if Path(entry["run"][0]).is_absolute() or ".." in Path(entry["run"][0]).parts:
+        raise ConfigError(
+            file,
+            f"{key}.run[0]",
+            f"{shown(entry['run'][0])}: expected the program's path in the checkout",
+        )
+    told = {word for argument in entry["run"] for word in external.placeholders(argument)}
+    if "kv_cache" not in told and "kv_caches" not in entry:
+        raise ConfigError(
+            file,
+            f"{key}.run",
+            "has no {kv_cache}; add it, or say which the program has: kv_caches: [cat]",
+        )
+    return {**entry, "output": {"format": "csv", **entry["output"]}}
+
+
+def _check_placeholders(file, key: str, argument: str) -> None:
+    for name in external.placeholders(argument):
+        if name not in external.PLACEHOLDERS:
+            raise ConfigError(
+                file,
+                key,
+                f"{shown(argument)}: no placeholder {{{name}}}{did_you_mean(name, external.PLACEHOLDERS)}; "
+                f"expected one of {', '.join(external.PLACEHOLDERS)}",
+            )
+
+
+def _external(name: str, commit: dict) -> dict:
+    """What the runner needs to know of a command: where it lies, its arguments and its output."""
+    source = f"results/engines/{name}/source"
+    return {
+        "program": f"{source}/{commit['run'][0]}",
+        "folder": source,
+        "run": commit["run"],
+        "output": commit["output"],
+    }
+
+
+def _not_here(needs: dict) -> str:
+    """Why a command's needs are not met on this machine, or ''."""
+    wanted = needs.get("os")
+    if wanted and wanted != host.operating_system():
+        return f"not here: needs {wanted}, this is {host.operating_system()}"
+    missing = external.missing_programs(needs.get("programs", []))
+    return f"not here: needs {missing[0]} on the PATH" if missing else ""
 
 
 def _model(file, name: str, entry: dict) -> dict:

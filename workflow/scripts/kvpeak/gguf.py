@@ -69,11 +69,12 @@ class Header:
     metadata: dict
     shapes: dict[str, tuple[int, ...]]
 
-    def __getitem__(self, key: str):
-        try:
-            return self.metadata[key]
-        except KeyError:
-            raise UserError(f"{self.path}: {key}: missing from the metadata") from None
+    def get(self, key: str, kind: type, default=None):
+        """A metadata value. Raises UserError if it is of another kind, or missing with no default."""
+        value = self.metadata.get(key, default)
+        if not isinstance(value, kind):
+            raise UserError(f"{self.path}: {key}: {value!r:.40}: expected {kind.__name__}")
+        return value
 
 
 def read_header(path: Path) -> Header:
@@ -193,28 +194,30 @@ def llama_config(header: Header) -> dict:
 
     Raises UserError for another architecture or for scaled rotary positions.
     """
-    if (architecture := header["general.architecture"]) != "llama":
+    if (architecture := header.get("general.architecture", str)) != "llama":
         raise UserError(f"{header.path}: general.architecture: {architecture}: expected llama")
-    if (scaling := header.metadata.get("llama.rope.scaling.type", "none")) != "none":
+    if (scaling := header.get("llama.rope.scaling.type", str, "none")) != "none":
         raise UserError(f"{header.path}: llama.rope.scaling.type: {scaling}: expected none")
-    heads = header["llama.attention.head_count"]
-    hidden = header["llama.embedding_length"]
+    if "token_embd.weight" not in header.shapes:
+        raise UserError(f"{header.path}: tensor token_embd.weight: missing")
+    heads = header.get("llama.attention.head_count", int)
+    hidden = header.get("llama.embedding_length", int)
     return {
         "model_type": "llama",
         "hidden_size": hidden,
-        "intermediate_size": header["llama.feed_forward_length"],
-        "num_hidden_layers": header["llama.block_count"],
+        "intermediate_size": header.get("llama.feed_forward_length", int),
+        "num_hidden_layers": header.get("llama.block_count", int),
         "num_attention_heads": heads,
-        "num_key_value_heads": header.metadata.get("llama.attention.head_count_kv", heads),
-        "head_dim": header.metadata.get("llama.attention.key_length", hidden // heads),
+        "num_key_value_heads": header.get("llama.attention.head_count_kv", int, heads),
+        "head_dim": header.get("llama.attention.key_length", int, hidden // max(heads, 1)),
         "vocab_size": header.shapes["token_embd.weight"][0],
-        "max_position_embeddings": header["llama.context_length"],
-        "rms_norm_eps": _decimal(header["llama.attention.layer_norm_rms_epsilon"]),
-        "rope_theta": _decimal(header.metadata.get("llama.rope.freq_base", 10000.0)),
+        "max_position_embeddings": header.get("llama.context_length", int),
+        "rms_norm_eps": _decimal(header.get("llama.attention.layer_norm_rms_epsilon", float)),
+        "rope_theta": _decimal(header.get("llama.rope.freq_base", float, 10000.0)),
         # The converter interleaves the rows of q and k, so that a pair of dimensions is adjacent.
         "rope_traditional": True,
         "tie_word_embeddings": "output.weight" not in header.shapes,
-        "eos_token_id": header.metadata.get("tokenizer.ggml.eos_token_id"),
+        "eos_token_id": header.get("tokenizer.ggml.eos_token_id", int),
         "torch_dtype": "float32",
     }
 
@@ -232,11 +235,14 @@ def build_tokenizer(header: Header):
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
     for key, expected in (("tokenizer.ggml.model", "gpt2"), ("tokenizer.ggml.pre", "smollm")):
-        if (found := header[key]) != expected:
+        if (found := header.get(key, str)) != expected:
             raise UserError(f"{header.path}: {key}: {found}: expected {expected}")
-    tokens = header["tokenizer.ggml.tokens"]
-    merges = [tuple(merge.split(" ")) for merge in header["tokenizer.ggml.merges"]]
-    tokenizer = Tokenizer(models.BPE({token: i for i, token in enumerate(tokens)}, merges))
+    tokens = header.get("tokenizer.ggml.tokens", list)
+    kinds = header.get("tokenizer.ggml.token_type", list)
+    merges = [merge.split(" ") for merge in header.get("tokenizer.ggml.merges", list)]
+    tokenizer = Tokenizer(
+        models.BPE({token: number for number, token in enumerate(tokens)}, list(map(tuple, merges)))
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -244,13 +250,17 @@ def build_tokenizer(header: Header):
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    kinds = dict(zip(tokens, header["tokenizer.ggml.token_type"], strict=True))
-    tokenizer.add_special_tokens(
-        [AddedToken(token, normalized=False) for token in tokens if kinds[token] == CONTROL]
-    )
-    tokenizer.add_tokens(
-        [AddedToken(token, normalized=False) for token in tokens if kinds[token] == USER_DEFINED]
-    )
+    for add, wanted in (
+        (tokenizer.add_special_tokens, CONTROL),
+        (tokenizer.add_tokens, USER_DEFINED),
+    ):
+        add(
+            [
+                AddedToken(token, normalized=False)
+                for token, kind in zip(tokens, kinds, strict=True)
+                if kind == wanted
+            ]
+        )
     return tokenizer
 
 

@@ -1,0 +1,215 @@
+"""The GGUF reader: headers, the llama mapping, the tokenizer, and packed values."""
+
+import json
+import struct
+
+import mlx.core as mx
+import numpy as np
+import pytest
+import tiny_gguf
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_gguf import array, gguf_bytes, llama_metadata, llama_tensors, scalar
+
+from kvpeak import gguf, models
+from kvpeak.errors import UserError
+
+
+@pytest.fixture
+def file(tmp_path):
+    """A function that writes bytes to a .gguf file and returns its path."""
+
+    def write(content: bytes):
+        path = tmp_path / "model.gguf"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+def refused(path) -> str:
+    """The one line with which the reader refuses a file."""
+    with pytest.raises(UserError) as error:
+        gguf.read_header(path)
+    assert "\n" not in str(error.value)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_header_gives_metadata_and_shapes_with_rows_first(file):
+    metadata = {
+        "text": scalar("str", "é"),
+        "number": scalar("u32", 7),
+        "flag": scalar("bool", True),
+        "list": array("i32", [1, -2]),
+        "texts": array("str", ["a", ""]),
+    }
+    header = gguf.read_header(file(gguf_bytes(metadata, {"t": ("F32", np.zeros((3, 32)))})))
+    assert header.metadata == {
+        "text": "é", "number": 7, "flag": True, "list": [1, -2], "texts": ["a", ""],
+    }  # fmt: skip
+    assert header.shapes == {"t": (3, 32)}
+
+
+@pytest.mark.parametrize(
+    ("counts", "what"),
+    [((2**63, 0), "tensors"), ((0, 2**64 - 1), "metadata entries"), ((0, 10), "metadata entries")],
+)
+def test_a_count_beyond_the_file_is_refused(file, counts, what):
+    assert f"says {max(counts)} {what}" in refused(file(b"GGUF" + struct.pack("<IQQ", 3, *counts)))
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        struct.pack("<IQ", 8, 2**62),  # a string
+        struct.pack("<IIQ", 9, 6, 2**62),  # an array of floats
+        struct.pack("<IIQ", 9, 8, 2**40),  # an array of strings
+    ],
+)
+def test_a_length_beyond_the_file_is_refused(file, value):
+    message = refused(file(gguf_bytes({"key": value}, {})))
+    assert "which the file cannot hold" in message
+
+
+def test_arrays_in_arrays_without_end_are_refused(file):
+    assert "arrays deep" in refused(
+        file(gguf_bytes({"key": struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 9}, {}))
+    )
+
+
+def test_a_file_that_is_no_gguf_or_empty_is_refused(file):
+    assert "does not start with GGUF" in refused(file(b"PK\3\4" + bytes(64)))
+    assert "empty" in refused(file(b""))
+    assert "version 1" in refused(file(b"GGUF" + struct.pack("<IQQ", 1, 0, 0)))
+
+
+def test_every_truncation_is_noticed(file):
+    whole = gguf_bytes(
+        {"key": array("str", ["a", "b"])}, {"t": ("Q8_0", np.ones((2, 32), dtype=np.float32))}
+    )
+    for size in range(len(whole) - 28):  # the 68 bytes of t are padded to 96
+        refused(file(whole[:size]))
+
+
+@settings(max_examples=300, deadline=None)
+@given(data=st.data())
+def test_a_damaged_file_is_read_or_refused_in_one_line(tmp_path_factory, data):
+    content = bytearray(DAMAGEABLE)
+    for _ in range(data.draw(st.integers(1, 4))):
+        position = data.draw(st.integers(4, len(content) - 8))
+        damage = data.draw(st.binary(min_size=1, max_size=8))
+        content[position : position + len(damage)] = damage
+    path = tmp_path_factory.mktemp("damaged", numbered=True) / "model.gguf"
+    path.write_bytes(content)
+    try:
+        header = gguf.read_header(path)
+    except UserError as error:
+        assert "\n" not in str(error)
+    else:
+        assert all(isinstance(key, str) for key in header.metadata)
+
+
+DAMAGEABLE = gguf_bytes(
+    {
+        "general.architecture": scalar("str", "llama"),
+        "numbers": array("i32", [1, 2, 3]),
+        "words": array("str", ["one", "two"]),
+        "general.alignment": scalar("u32", 32),
+    },
+    {"a.weight": ("F32", np.zeros((2, 32))), "b.weight": ("Q4_1", np.arange(64.0).reshape(1, 64))},
+)
+
+
+def tiny(file, kind="F32", **metadata):
+    return file(gguf_bytes(llama_metadata(**metadata), llama_tensors(kind)))
+
+
+def test_llama_config_from_the_metadata(file):
+    config = gguf.llama_config(gguf.read_header(tiny(file)))
+    assert config["rms_norm_eps"] == 1e-5
+    assert config["head_dim"] == 16
+    assert config["vocab_size"] == len(tiny_gguf.tokens())
+    assert config["rope_traditional"] and config["tie_word_embeddings"]
+    json.dumps(config)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("general.architecture", scalar("str", "qwen2"), "expected llama"),
+        ("llama.rope.scaling.type", scalar("str", "yarn"), "expected none"),
+    ],
+)
+def test_another_architecture_is_refused(file, key, value, message):
+    header = gguf.read_header(tiny(file, **{key: value}))
+    with pytest.raises(UserError, match=message):
+        gguf.llama_config(header)
+
+
+def test_missing_metadata_is_named(file):
+    header = gguf.read_header(
+        file(gguf_bytes({"general.architecture": scalar("str", "llama")}, {}))
+    )
+    with pytest.raises(UserError, match="token_embd[.]weight: missing"):
+        gguf.llama_config(header)
+
+
+def test_tokenizer_merges_splits_digits_and_knows_special_tokens(file):
+    tokenizer = gguf.build_tokenizer(gguf.read_header(tiny(file)))
+    assert tokenizer.encode("he he12<|end|>").tokens == ["he", "Ġhe", "1", "2", "<|end|>"]
+    assert tokenizer.decode(tokenizer.encode("hé  he\n").ids) == "hé  he\n"
+
+
+def test_another_tokenizer_is_refused(file):
+    header = gguf.read_header(tiny(file, **{"tokenizer.ggml.pre": scalar("str", "llama-bpe")}))
+    with pytest.raises(UserError, match="llama-bpe: expected smollm"):
+        gguf.build_tokenizer(header)
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0"])
+def test_packed_tensors_dequantise_to_the_formats_values(file, kind):
+    tensors = llama_tensors(kind)
+    path = file(gguf_bytes(llama_metadata(), tensors))
+    weights = gguf.llama_weights(path, mx.float32)
+    _, values = tensors["blk.1.ffn_down.weight"]
+    expected = tiny_gguf.unpack(kind, tiny_gguf.pack(kind, values), values.shape)
+    found = np.array(weights["model.layers.1.mlp.down_proj.weight"])
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+
+
+def test_an_unknown_tensor_is_refused():
+    with pytest.raises(UserError, match=r"blk.0.attn_q_norm: not one of a llama model's"):
+        gguf.llama_name("blk.0.attn_q_norm")
+
+
+def interleaved(rows: np.ndarray, heads: int) -> np.ndarray:
+    """The rows of q or k as a GGUF has them: the two halves of every head interleaved."""
+    return rows.reshape(heads, 2, -1, rows.shape[1]).swapaxes(1, 2).reshape(rows.shape)
+
+
+def test_a_model_written_as_gguf_gives_the_logits_of_the_original(tmp_path):
+    """Catches the wrong kind of rotary position, which a plausible answer does not."""
+    header_file = tmp_path / "header.gguf"
+    header_file.write_bytes(gguf_bytes(llama_metadata(), llama_tensors("F32")))
+    config = gguf.llama_config(gguf.read_header(header_file))
+    original = models.random_model(config | {"rope_traditional": False}, 3, "float32")
+    named = {gguf.llama_name(n.removesuffix(".weight")): n for n in llama_tensors("F32")}
+    tensors = {}
+    for name, value in models.tree_flatten(original.parameters()):
+        value, name = np.array(value), named[name.removesuffix(".weight")]
+        if ".attn_q." in name or ".attn_k." in name:
+            value = interleaved(
+                value,
+                config["num_attention_heads"] if "_q" in name else config["num_key_value_heads"],
+            )
+        tensors[name] = ("F32", value)
+    folder = tmp_path / "tiny"
+    folder.mkdir()
+    (folder / "tiny.gguf").write_bytes(gguf_bytes(llama_metadata(), tensors))
+    (folder / "config.json").write_text(json.dumps(config))
+    loaded, _ = models.load_model(folder, weights="real", dtype=None, seed=0)
+    prompt = mx.array([[5, 17, 99, 3, 250, 42, 7, 8]])
+    np.testing.assert_allclose(
+        np.array(loaded(prompt)), np.array(original(prompt)), rtol=1e-4, atol=1e-4
+    )

@@ -63,7 +63,10 @@ def test_rows_become_runs_in_this_projects_units(tmp_path):
 
 def test_a_table_of_recorded_runs_only_is_taken_as_it_is(tmp_path):
     folder = table(tmp_path, *["9,4,90,250,0.5,0"] * 2)
-    assert [run["warmup"] for run in external.read_runs(request(tmp_path), folder)] == [False, False]
+    assert [run["warmup"] for run in external.read_runs(request(tmp_path), folder)] == [
+        False,
+        False,
+    ]
 
 
 def test_json_lines_and_a_json_list_are_the_same(tmp_path):
@@ -97,7 +100,10 @@ def test_a_missing_column_lists_the_columns_that_are_there(tmp_path):
     asked = request(tmp_path, columns=COLUMNS | {"decode_s": "decode_time"})
     with pytest.raises(UserError) as error:
         external.read_runs(asked, table(tmp_path, "9,4,90,250,0.5,0"))
-    assert "column decode_time (output.columns.decode_s) is not there; found prompt, generated" in str(error.value)
+    assert (
+        "column decode_time (output.columns.decode_s) is not there; found prompt, generated"
+        in str(error.value)
+    )
 
 
 def test_a_missing_file_is_named(tmp_path):

@@ -35,7 +35,7 @@ class Build:
             raise self.error(f"program {missing[0]} is not on the PATH; install it")
         revision = self.check_out()
         if self.entry.get("build"):
-            self.run(self.entry["build"], "build")
+            self.run(self.entry["build"], "build", self.source)
         program = self.source / self.entry["run"][0]
         if not program.is_file():
             raise self.error(f"run: the build made no {self.entry['run'][0]} in {self.source}")
@@ -103,12 +103,14 @@ class Build:
         return mirror
 
     def git(self, *arguments: str) -> None:
-        self.run(["git", *arguments], "git", cwd=None)
+        self.run(["git", *arguments], "git")
 
-    def run(self, command: list[str], step: str, cwd: Path | None = Path()) -> None:
-        """Run one command, in the checkout unless cwd is None."""
-        where = None if cwd is None else self.source
-        done = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+    def run(self, command: list[str], step: str, where: Path | None = None) -> None:
+        """Run one command in the folder `where` (default: the project's root)."""
+        try:
+            done = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, stdout=sys.stderr)
+        except OSError as error:
+            raise self.error(f"{step}: {command[0]}: no such program ({error.strerror})") from None
         if done.returncode:
             shown = " ".join(command)
             raise self.error(

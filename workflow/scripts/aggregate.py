@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from kvpeak.matrix import AXES
+from kvpeak.shapes import ITEMSIZE, kv_bytes_per_token
 
 PEAKS = (
     "peak_footprint_mib",
@@ -26,8 +27,9 @@ RUN_COLUMNS = (
     "order", "started_at",
 )  # fmt: skip
 SUMMARY_COLUMNS = (
-    *AXES, "rounds", "runs", "outcome", "prompt_tokens", *PEAKS[:1], "peak_footprint_min_mib", *PEAKS[1:],
-    *SPEEDS, "tokens_sha256", "method", "weights", "machine", "harness", "flags", "detail",
+    *AXES, "rounds", "runs", "outcome", "prompt_tokens", "generated_tokens", *PEAKS[:1], "peak_footprint_min_mib", *PEAKS[1:],
+    *SPEEDS, "tokens_sha256", "method", "weights", "machine", "accelerator", "kv_bytes_per_token", "harness", "flags",
+    "detail",
 )  # fmt: skip
 
 
@@ -68,6 +70,8 @@ def read_records(rows: list[dict]) -> pd.DataFrame:
         "method",
         "weights",
         "machine",
+        "accelerator",
+        "kv_bytes_per_token",
         "harness",
         "flags",
     ]
@@ -85,9 +89,20 @@ def process_row(record: dict) -> dict:
         "method": record["engine"].get("method", "live"),
         "weights": record["request"]["model"]["weights"],
         "machine": machine.get("name") or "unknown",
+        "accelerator": record["engine"].get("device", {}).get("accelerator"),
+        "kv_bytes_per_token": kv_bytes(record),
         "harness": harness.get("revision") or harness.get("version"),
         "flags": "; ".join(record["flags"]),
     }
+
+
+def kv_bytes(record: dict) -> int | None:
+    """Bytes of keys and values a token, by the model's config and the dtype that it was loaded in."""
+    config = Path(record["request"]["model"]["folder"], "config.json")
+    dtype = record["engine"].get("dtype")
+    if dtype not in ITEMSIZE or not config.exists():
+        return None
+    return kv_bytes_per_token(json.loads(config.read_text(encoding="utf-8")), dtype)
 
 
 def summarise(runs: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
@@ -101,7 +116,8 @@ def summarise(runs: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
     speeds = by_process[list(SPEEDS)].mean().groupby(axes, sort=False).mean()
     by_cell = recorded.groupby(axes, sort=False)
     speeds["runs"] = by_cell.size()
-    speeds["prompt_tokens"] = by_cell["prompt_tokens"].first()
+    for column in ("prompt_tokens", "generated_tokens"):
+        speeds[column] = by_cell[column].first()
     speeds["tokens_sha256"] = by_cell["tokens_sha256"].agg(same_or_differs)
 
     cells = records.groupby(axes, sort=False)
@@ -109,11 +125,13 @@ def summarise(runs: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
     summary["peak_footprint_min_mib"] = cells["peak_footprint_mib"].min()
     summary["rounds"] = cells.size()
     summary["outcome"] = cells["outcome"].agg(worst_outcome)
-    for column in ("detail", "method", "weights", "machine", "harness", "flags"):
+    summary["kv_bytes_per_token"] = cells["kv_bytes_per_token"].first()
+    for column in ("detail", "method", "weights", "machine", "accelerator", "harness", "flags"):
         summary[column] = cells[column].agg(joined)
     summary = summary.join(speeds).reset_index()
     summary["runs"] = summary["runs"].fillna(0).astype(int)
-    summary["prompt_tokens"] = summary["prompt_tokens"].astype("Int64")
+    whole = ["prompt_tokens", "generated_tokens", "kv_bytes_per_token"]
+    summary[whole] = summary[whole].astype("Int64")
     return summary.reindex(columns=list(SUMMARY_COLUMNS))
 
 

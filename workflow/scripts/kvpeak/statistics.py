@@ -49,7 +49,7 @@ def process_means(runs: pd.DataFrame, column: str) -> dict[tuple, np.ndarray]:
 
     Runs without a value are left out, and so are cells without any.
     """
-    recorded = runs[~runs["warmup"]].dropna(subset=[column])
+    recorded = runs[~runs["warmup"].astype(bool)].dropna(subset=[column])
     means = recorded.groupby([*AXES, "round"], sort=True)[column].mean()
     return {cell: part.to_numpy() for cell, part in means.groupby(list(AXES), sort=False)}
 

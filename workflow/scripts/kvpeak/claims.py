@@ -1,0 +1,498 @@
+"""The claims of config/expected.yaml: read, matched to planned cells, and judged from the result tables.
+
+A claim applies once for each combination of the axes that its selectors leave open: a *group* of cells. Verdicts are
+`holds`, `fails`, `not testable` (too few processes or lengths to tell) and `not measured here`.
+"""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from kvpeak import statistics
+from kvpeak.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
+from kvpeak.matrix import AXES
+from kvpeak.results import SPEEDS, CellName, Results, read_table, rows
+
+HOLDS, FAILS = "holds", "fails"
+NOT_TESTABLE, NOT_MEASURED = "not testable", "not measured here"
+VERDICTS = (
+    FAILS,
+    NOT_TESTABLE,
+    HOLDS,
+    NOT_MEASURED,
+)  # the first that a group has decides a folded claim
+
+
+@dataclass(frozen=True)
+class Group:
+    """Cells that one verdict is about, in the roles that the claim's kind gives them."""
+
+    cells: tuple[CellName, ...]
+    open_axes: dict[str, str]  # its names on the axes that the selectors leave open
+    expected: float | None = None  # for a value
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One entry of expected.yaml with the groups of planned cells that it is about."""
+
+    text: str
+    kind: str
+    source: str
+    entry: dict
+    groups: list[Group] = field(default_factory=list)
+
+    def __getitem__(self, key: str):
+        return self.entry.get(key)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A row of checks.csv."""
+
+    claim: str
+    cells: str
+    verdict: str
+    detail: str
+    source: str
+    kind: str
+
+
+def load_claims(file: Path | str, plan: dict[CellName, str]) -> list[Claim]:
+    """Read and check expected.yaml against the planned cells.
+
+    Raises ConfigError (one line) for what the schema refuses and for a selector that matches no planned cell, unless
+    the claim has `requires`: then it belongs to a setting that need not be planned here.
+    """
+    data = load_yaml(file)
+    validate(data, "expected.schema.json", file)
+    claims = [
+        _claim(file, f"claims[{number}]", entry, plan)
+        for number, entry in enumerate(data["claims"])
+    ]
+    for text, count in Counter(claim.text for claim in claims).items():
+        if count > 1:
+            raise ConfigError(file, "claims", f"{shown(text)} is claimed {count} times; keep one")
+    return claims
+
+
+def evaluate(claim: Claim, results: Results) -> list[Verdict]:
+    """Judge every group of the claim: a verdict each, with `fold` one for all, and one for all not measured here."""
+    judged = [(_label(claim, group), *_judge(claim, group, results)) for group in claim.groups]
+    measured = [row for row in judged if row[1] != NOT_MEASURED]
+    unmeasured = [(label, why) for label, verdict, why in judged if verdict == NOT_MEASURED]
+    if claim["fold"] and len(measured) > 1:
+        measured = [_folded(measured)]
+    if unmeasured or not judged:
+        why = _by_reason(unmeasured) or "none of its cells is planned here"
+        measured.append(("", NOT_MEASURED, why))
+    return [
+        Verdict(claim.text, label, verdict, detail, claim.source, claim.kind)
+        for label, verdict, detail in measured
+    ]
+
+
+def _label(claim: Claim, group: Group) -> str:
+    """The group's model and prompt where they are open, and what else tells it from the claim's other groups."""
+    return ", ".join(
+        name
+        for axis, name in group.open_axes.items()
+        if axis in ("model", "prompt")
+        or any(other.open_axes[axis] != name for other in claim.groups)
+    )
+
+
+def _folded(judged: list[tuple[str, str, str]]) -> tuple[str, str, str]:
+    """One row for all: the first of VERDICTS that one has, the counts, and the first group that has it."""
+    counts = Counter(verdict for _, verdict, _ in judged)
+    verdict = next(name for name in VERDICTS if counts[name])
+    label, detail = next((label, detail) for label, found, detail in judged if found == verdict)
+    summary = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
+    return "", verdict, f"of {len(judged)}: {summary}; first: {label}: {detail}"
+
+
+def _by_reason(named_reasons) -> str:
+    """Spell (name, reason) pairs, each reason once: `needs a GPU (a; b)`."""
+    names = {}
+    for name, reason in named_reasons:
+        names.setdefault(reason, []).append(name)
+    return "; ".join(
+        f"{reason} ({'; '.join(filter(None, found))})" for reason, found in names.items()
+    )
+
+
+def _judge(claim: Claim, group: Group, results: Results) -> tuple[str, str]:
+    kind = KINDS[claim.kind]
+    column = claim["column"] or "tokens_sha256"
+    missing = {cell: results.missing(cell, column) for cell in group.cells}
+    cells = [cell for cell in group.cells if not missing[cell]]
+    if foreign := _foreign(claim, cells, results):
+        return NOT_MEASURED, foreign
+    if len(cells) < (kind.at_least or len(group.cells)):
+        return NOT_MEASURED, _reasons(group, missing)
+    verdict, detail = kind.judge(claim, group, cells, results)
+    without = f"; without {_reasons(group, missing)}" if len(cells) < len(group.cells) else ""
+    return verdict, detail + without
+
+
+def _foreign(claim: Claim, cells: list[CellName], results: Results) -> str:
+    """Why the measured cells do not belong to the setting that the claim requires, '' if they do."""
+    for column, wanted in (claim["requires"] or {}).items():
+        for cell in cells:
+            found = results.summary[cell].get(column)
+            if not any(fnmatchcase(str(found), pattern) for pattern in _listed(wanted)):
+                return f"belongs to {column} {' or '.join(_listed(wanted))}; this is {found}"
+    return ""
+
+
+def _reasons(group: Group, missing: dict[CellName, str]) -> str:
+    named = [(_name(group, cell), why) for cell, why in missing.items() if why]
+    if len(named) == len(group.cells) and len({why for _, why in named}) == 1:
+        return named[0][1]
+    return _by_reason(named)
+
+
+# Kinds: what each says of the measured cells of a group. Every judge returns (verdict, detail).
+
+
+def _judge_value(claim, group, cells, results):
+    found = results.summary[cells[0]][claim["column"]]
+    expected = claim["expected"] if group.expected is None else group.expected
+    return _against(claim, found, expected, f"{_number(found)}, expected {_number(expected)}")
+
+
+def _judge_ratio(claim, group, cells, results):
+    low, high, bounds = _bounds(claim, claim["expected"])
+    if claim["column"] in SPEEDS:
+        return _judge_speed(claim, cells, results, low, high, bounds)
+    of, to = (results.summary[cell][claim["column"]] for cell in cells)
+    return _between(of / to, low, high), f"{_number(of)} / {_number(to)} = {of / to:.3f}; {bounds}"
+
+
+def _judge_difference(claim, group, cells, results):
+    low, high, bounds = _bounds(claim, claim["expected"])
+    of, to = (results.summary[cell][claim["column"]] for cell in cells)
+    detail = f"{_number(of)} − {_number(to)} = {_number(of - to)}; {bounds}"
+    return _between(of - to, low, high), detail
+
+
+def _judge_spread(claim, group, cells, results):
+    found = {cell: results.summary[cell][claim["column"]] for cell in cells}
+    least, most = min(found, key=found.get), max(found, key=found.get)
+    spread = found[most] / found[least] - 1
+    detail = (
+        f"{_number(found[least])} ({_name(group, least)}) to {_number(found[most])} ({_name(group, most)}): "
+        f"{spread:.1%} apart; at most {claim['tolerance_pct']} %"
+    )
+    return (HOLDS if spread <= claim["tolerance_pct"] / 100 else FAILS), detail
+
+
+def _judge_same_tokens(claim, group, cells, results):
+    found = {}
+    for cell in cells:
+        found.setdefault(results.summary[cell]["tokens_sha256"], []).append(_name(group, cell))
+    if len(found) == 1 and "differs" not in found:
+        return HOLDS, f"{len(cells)} cells, one hash: {next(iter(found))[:12]}"
+    return FAILS, "; ".join(f"{value[:12]}: {', '.join(names)}" for value, names in found.items())
+
+
+def _judge_equivalence(claim, group, cells, results):
+    low, high = statistics.within(claim["margin_pct"] / 100)
+    return _judge_speed(claim, cells, results, low, high, f"margin {low:.3f} to {high:.3f}")
+
+
+def _judge_speed(claim, cells, results, low, high, bounds):
+    """By the ratio's interval over processes: inside the bounds, beyond them, or neither."""
+    of, to = (results.speeds(cell, claim["column"]) for cell in cells)
+    ratio = statistics.ratio_of_means(of, to)
+    detail = f"{spell_ratio(ratio)}; {bounds}"
+    if ratio.inside(low, high):
+        return HOLDS, detail
+    if ratio.outside(low, high):
+        return FAILS, detail
+    return (
+        NOT_TESTABLE,
+        f"{detail}; {_would_do(statistics.processes_for_interval(of, to, low, high))}",
+    )
+
+
+def _judge_pool_growth(claim, group, cells, results):
+    of, to = (results.summary[cell] for cell in cells)
+    found = of[claim["column"]] - to[claim["column"]]
+    if of["kv_bytes_per_token"] is None:
+        return NOT_TESTABLE, "the model's shapes are not known"
+    predicted = pool_growth_mib(
+        int(of["kv_bytes_per_token"]), int(of["prompt_tokens"]), int(of["generated_tokens"])
+    )
+    detail = (
+        f"{_number(of[claim['column']])} − {_number(to[claim['column']])} = {_number(found)}, "
+        f"predicted {_number(predicted)}"
+    )
+    return _against(claim, found, predicted, detail)
+
+
+def _judge_growth_law(claim, group, cells, results):
+    series = _by_length(claim, cells, results)
+    terms = claim["terms"] or list(statistics.TERMS)
+    fit = statistics.fit_growth(*zip(*series, strict=True), terms) if series else None
+    if fit is None or fit.intervals is None:
+        lengths = len({tokens for tokens, _ in series})
+        return NOT_TESTABLE, (
+            f"not testable with {lengths} lengths for {len(terms)} terms; {len(terms) + 1} would do"
+        )
+    low, high = fit.intervals[fit.terms.index(claim["leading"])]
+    longest = max(tokens for tokens, _ in series)
+    share = fit.share(claim["leading"], longest)
+    detail = f"{spell_fit(fit)}; {claim['leading']} makes up {share:.0%} at {longest:,} tokens"
+    if low > 0 and share > 0.5:
+        return HOLDS, detail
+    return (FAILS if high < 0 or share <= 0.5 else NOT_TESTABLE), detail
+
+
+def _by_length(claim, cells, results) -> list[tuple[int, float]]:
+    """(prompt tokens, MiB) of each length; with `to` the MiB above it, where both were measured."""
+    mib = {cell: results.summary[cell][claim["column"]] for cell in cells}
+    tokens = {cell: int(results.summary[cell]["prompt_tokens"]) for cell in cells}
+    if not claim["to"]:
+        return [(tokens[cell], mib[cell]) for cell in cells]
+    return [
+        (tokens[of], mib[of] - mib[to])
+        for of, to in ((cell, _replaced(cell, claim["to"])) for cell in cells)
+        if to in mib and to != of
+    ]
+
+
+def pool_growth_mib(kv_bytes_per_token: int, prompt_tokens: int, generated_tokens: int) -> float:
+    """The MiB that growing KV tensors leave in a pool which never finds a freed one large enough.
+
+    Each of the generated − 1 decode steps i writes new tensors one token longer and frees those of T + i tokens, T
+    being the prompt's: the sum over i of kv_bytes_per_token · (T + i), where kv_bytes_per_token is
+    2 · layers · kv_heads · head_dim · itemsize. This holds where sizes are not rounded: MLX's CPU allocator. On Metal
+    and CUDA sizes above a page are rounded up to 16 KiB, so that tensors of neighbouring lengths share a size.
+    """
+    steps = range(generated_tokens - 1)
+    return kv_bytes_per_token * sum(prompt_tokens + i for i in steps) / 2**20
+
+
+# How figures are spelled.
+
+
+def spell_ratio(ratio: statistics.Ratio) -> str:
+    """E.g. `ratio 1.003 (0.981 to 1.026), n = 5 and 5`."""
+    interval = f" ({ratio.low:.3f} to {ratio.high:.3f})" if ratio.testable else ""
+    return f"ratio {ratio.value:.3f}{interval}, n = {ratio.n[0]} and {ratio.n[1]}"
+
+
+def spell_fit(fit: statistics.Fit) -> str:
+    """E.g. `T2: 0.000677 (0.000666 to 0.000688) MiB`, term by term."""
+    return "; ".join(
+        f"{term}: {value:.3g} ({low:.3g} to {high:.3g})"
+        for term, value, (low, high) in zip(fit.terms, fit.coefficients, fit.intervals, strict=True)
+    )
+
+
+def _would_do(processes: int | None) -> str:
+    if processes is None:
+        return "more processes would not help"
+    return f"{processes} processes a side would do"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.4g}"
+
+
+def _name(group: Group, cell: CellName) -> str:
+    """The cell's names on the axes on which the group's cells differ."""
+    differ = [
+        axis for axis, names in enumerate(zip(*group.cells, strict=True)) if len(set(names)) > 1
+    ]
+    return " ".join(cell[axis] for axis in differ)
+
+
+# Bounds.
+
+
+def _against(claim, found: float, expected: float, detail: str) -> tuple[str, str]:
+    """Whether a figure is the expected one ± tolerance_pct."""
+    low, high, _ = _bounds(claim, expected)
+    off = f" ({found / expected - 1:+.1%})" if expected else ""
+    return _between(found, low, high), f"{detail}{off}; ± {claim['tolerance_pct']} %"
+
+
+def _bounds(claim, expected: float | None) -> tuple[float, float, str]:
+    if expected is not None:
+        margin = abs(expected) * claim["tolerance_pct"] / 100
+        text = f"expected {_number(expected)} ± {claim['tolerance_pct']} %"
+        return expected - margin, expected + margin, text
+    limits = {"at least": claim["at_least"], "at most": claim["at_most"]}
+    text = ", ".join(f"{words} {limit:g}" for words, limit in limits.items() if limit is not None)
+    low, high = limits.values()
+    return -math.inf if low is None else low, math.inf if high is None else high, text
+
+
+def _between(value: float, low: float, high: float) -> str:
+    return HOLDS if low <= value <= high else FAILS
+
+
+# Groups: the planned cells that a claim compares. `to` replaces names of the cells that `of` selects.
+
+
+def _singles(entry: dict, plan) -> list[tuple[CellName, ...]]:
+    return [(cell,) for cell in plan if _selected(entry["of"], cell)]
+
+
+def _pairs(entry: dict, plan) -> list[tuple[CellName, ...]]:
+    pairs = ((cell, _replaced(cell, entry["to"])) for (cell,) in _singles(entry, plan))
+    return [pair for pair in pairs if pair[1] in plan and pair[1] != pair[0]]
+
+
+def _sets(entry: dict, plan) -> list[tuple[CellName, ...]]:
+    across = _listed(entry["across"])
+    sets = _grouped((cell for (cell,) in _singles(entry, plan)), across)
+    return [cells for cells in sets if len(cells) > 1]
+
+
+def _series(entry: dict, plan) -> list[tuple[CellName, ...]]:
+    if "to" not in entry:
+        return _grouped((cell for (cell,) in _singles(entry, plan)), ["prompt"])
+    pairs = _pairs(entry, plan)
+    partner = dict(pairs)
+    return [
+        tuple(itertools.chain.from_iterable((cell, partner[cell]) for cell in cells))
+        for cells in _grouped(partner, ["prompt"])
+    ]
+
+
+def _grouped(cells, across: list[str]) -> list[tuple[CellName, ...]]:
+    """The cells that differ on nothing but the axes in `across`, together."""
+    groups = {}
+    for cell in cells:
+        key = tuple(name for axis, name in zip(AXES, cell, strict=True) if axis not in across)
+        groups.setdefault(key, []).append(cell)
+    return [tuple(group) for group in groups.values()]
+
+
+def _selected(selector: dict, cell: CellName) -> bool:
+    return all(cell[AXES.index(axis)] in _listed(names) for axis, names in selector.items())
+
+
+def _replaced(cell: CellName, to: dict) -> CellName:
+    return tuple(to.get(axis, name) for axis, name in zip(AXES, cell, strict=True))
+
+
+def _listed(names) -> list:
+    return names if isinstance(names, list) else [names]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How a kind of claim finds the cells of a group, and judges them."""
+
+    groups: Callable
+    judge: Callable
+    at_least: int | None = None  # how many cells must be measured; None: all of the group
+
+
+KINDS = {
+    "value": Kind(_singles, _judge_value),
+    "ratio": Kind(_pairs, _judge_ratio),
+    "difference": Kind(_pairs, _judge_difference),
+    "spread": Kind(_sets, _judge_spread, at_least=2),
+    "same-tokens": Kind(_sets, _judge_same_tokens, at_least=2),
+    "equivalence": Kind(_pairs, _judge_equivalence),
+    "pool-growth": Kind(_pairs, _judge_pool_growth),
+    "growth-law": Kind(_series, _judge_growth_law, at_least=2),
+}
+
+
+# Reading expected.yaml.
+
+
+def _claim(file, key: str, entry: dict, plan) -> Claim:
+    bound = "requires" in entry
+    if not bound:
+        _check_names(file, key, entry, plan)
+    _check_bounds(file, key, entry)
+    groups = _table_groups(file, key, entry, plan) if "table" in entry else _groups(entry, plan)
+    if not groups and not bound:
+        what = "cell" if KINDS[entry["kind"]].groups is _singles else "two cells to compare"
+        raise ConfigError(
+            file,
+            f"{key}.of",
+            f"{shown(entry['of'])} selects no planned {what}; change it, or add requires",
+        )
+    return Claim(entry["claim"], entry["kind"], entry["source"], entry, groups)
+
+
+def _check_names(file, key: str, entry: dict, plan) -> None:
+    for role in ("of", "to"):
+        for axis, names in entry.get(role, {}).items():
+            planned = list(dict.fromkeys(cell[AXES.index(axis)] for cell in plan))
+            for name in _listed(names):
+                if name not in planned:
+                    raise ConfigError(
+                        file,
+                        f"{key}.{role}.{axis}",
+                        f"{shown(name)} is the name of no planned cell{did_you_mean(name, planned)}; expected one "
+                        f"of {', '.join(planned)}",
+                    )
+
+
+def _check_bounds(file, key: str, entry: dict) -> None:
+    given = entry.keys()
+    if entry["kind"] == "value" and len(given & {"expected", "table"}) != 1:
+        raise ConfigError(file, key, "give either expected or table")
+    if entry["kind"] not in ("ratio", "difference"):
+        return
+    if len(given & {"expected", "tolerance_pct"}) == 1:
+        raise ConfigError(file, key, "give expected and tolerance_pct together")
+    if ("expected" in given) == bool(given & {"at_least", "at_most"}):
+        raise ConfigError(
+            file, key, "give either expected with tolerance_pct, or at_least, at_most or both"
+        )
+
+
+def _groups(entry: dict, plan, expected: float | None = None) -> list[Group]:
+    fixed = {axis for axis, names in entry["of"].items() if isinstance(names, str)}
+    fixed |= set(_listed(entry.get("across", [])))
+    if entry["kind"] == "growth-law":
+        fixed.add("prompt")
+    return [
+        Group(
+            cells,
+            {axis: name for axis, name in zip(AXES, cells[0], strict=True) if axis not in fixed},
+            expected,
+        )
+        for cells in KINDS[entry["kind"]].groups(entry, plan)
+    ]
+
+
+def _table_groups(file, key: str, entry: dict, plan) -> list[Group]:
+    """One group per row of the claim's table: a CSV with names on some of the axes and a column of expected values."""
+    column, path = entry["column"], Path(file).parent / entry["table"]
+    try:
+        table = read_table(path)
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            file, f"{key}.table", f"{shown(entry['table'])} cannot be read: {error}"
+        ) from None
+    if column not in table:
+        raise ConfigError(
+            file,
+            f"{key}.column",
+            f"{shown(column)} is no column of {path}; expected one of {', '.join(table)}",
+        )
+    groups = []
+    for row in rows(table):
+        names = {axis: row[axis] for axis in AXES if axis in table}
+        found = _groups(entry | {"of": entry["of"] | names}, plan, row[column])
+        if not found and "requires" not in entry:
+            raise ConfigError(
+                path, "", f"the row {', '.join(names.values())} selects no planned cell"
+            )
+        groups += [replace(group, open_axes=names | group.open_axes) for group in found]
+    return groups

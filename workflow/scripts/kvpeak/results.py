@@ -1,0 +1,86 @@
+"""The result tables as plain values: what was planned, what was measured, how fast each process was."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from kvpeak.matrix import AXES
+from kvpeak.statistics import process_means
+
+MEMORY = (
+    "peak_mib", "peak_footprint_mib", "peak_pool_mib", "peak_active_mib", "peak_rss_mib", "peak_device_mib",
+    "loaded_mib",
+)  # fmt: skip
+SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
+
+_TEXT = (
+    *AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator", "harness", "flags",
+    "detail",
+)  # fmt: skip
+
+CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES
+
+
+@dataclass(frozen=True)
+class Results:
+    """What is known of each cell. A cell that cannot apply (its engine has no such cap) is in none of the tables."""
+
+    plan: dict[CellName, str]  # → why the cell does not run here, '' if it does
+    summary: dict[
+        CellName, dict
+    ]  # → its row of summary.csv plus peak_mib; None where a value is missing
+    processes: dict[
+        str, dict[CellName, np.ndarray]
+    ]  # column of SPEEDS → cell → mean of each process
+
+    def missing(self, cell: CellName, column: str) -> str:
+        """Why the cell has no value in this column, '' if it has one."""
+        if reason := self.plan.get(cell, "not planned"):
+            return reason
+        row = self.summary.get(cell)
+        if row is None:
+            return "not run yet"
+        if row["outcome"] != "ok":
+            return f"ended with {row['outcome']}"
+        return "" if row.get(column) is not None else f"has no {column}"
+
+    def speeds(self, cell: CellName, column: str) -> np.ndarray:
+        """The cell's process means in one column of SPEEDS; empty if it has none."""
+        return self.processes[column].get(cell, np.empty(0))
+
+
+def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Results:
+    """Read plan.csv, summary.csv and runs.csv. Raises OSError where one is not there."""
+    run_table = read_table(runs)
+    return Results(
+        plan={
+            _cell(row): row["reason"] or ""
+            for row in rows(read_table(plan))
+            if not (row["reason"] or "").startswith("not applicable")
+        },
+        summary={
+            _cell(row): row | {"peak_mib": peak_mib(row)} for row in rows(read_table(summary))
+        },
+        processes={column: process_means(run_table, column) for column in SPEEDS},
+    )
+
+
+def peak_mib(row: dict) -> float | None:
+    """The cell's headline peak: of the device's memory under CUDA, elsewhere of the process's footprint."""
+    return row["peak_device_mib" if row["accelerator"] == "cuda" else "peak_footprint_mib"]
+
+
+def read_table(path: Path | str) -> pd.DataFrame:
+    """Read one of the CSV tables: names stay text (a cap `none` is no missing value), only empty fields are missing."""
+    return pd.read_csv(path, dtype=dict.fromkeys(_TEXT, str), keep_default_na=False, na_values=[""])
+
+
+def rows(table: pd.DataFrame) -> list[dict]:
+    """The table's rows as dicts of plain values, None where a field is empty."""
+    return table.astype(object).where(table.notna(), None).to_dict("records")
+
+
+def _cell(row: dict) -> CellName:
+    return tuple(row[axis] for axis in AXES)

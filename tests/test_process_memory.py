@@ -1,0 +1,212 @@
+"""Peaks from the operating system: Linux against a real child, macOS against buffers of its layout."""
+
+import ctypes
+import errno
+import os
+import struct
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from kvpeak import process_memory
+from kvpeak.process_memory import (
+    LinuxMemory,
+    MacMemory,
+    Peaks,
+    Sample,
+    parse_rusage_info,
+    parse_status,
+)
+
+MIB = 1 << 20
+
+CHILD = """
+import sys
+print("started", flush=True)
+for line in sys.stdin:
+    held = bytearray(int(line) << 20)
+    held[::4096] = b"x" * len(held[::4096])
+    print("held", flush=True)
+"""
+
+
+class Child:
+    """A process that holds as many MiB as it is told, one answer a time."""
+
+    def __init__(self):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen([sys.executable, "-c", CHILD], text=True, **pipes)
+        self.pid = self._process.pid
+        self._process.stdout.readline()
+
+    def hold(self, mib: int) -> None:
+        self._process.stdin.write(f"{mib}\n")
+        self._process.stdin.flush()
+        self._process.stdout.readline()
+
+    def end(self):
+        """Let it exit, and return its resource usage."""
+        self._process.stdin.close()
+        _, status, usage = os.wait4(self.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._process.stdout.close()
+        return usage
+
+
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+
+
+@linux
+def test_linux_follows_a_child_that_allocates_and_frees_a_known_amount():
+    child = Child()
+    memory = LinuxMemory(child.pid)
+    empty = memory.sample()
+    child.hold(200)
+    full = memory.sample()
+    child.hold(0)
+    freed = memory.sample()
+    peaks = memory.exited(child.end())
+    assert full.footprint_mib - empty.footprint_mib == pytest.approx(200, abs=5)
+    assert full.held_mib - empty.held_mib == pytest.approx(200, abs=5)
+    assert freed.footprint_mib == pytest.approx(empty.footprint_mib, abs=5)
+    assert peaks.footprint_mib == pytest.approx(empty.footprint_mib + 200, abs=5)
+    assert peaks.rss_mib == peaks.footprint_mib
+
+
+@linux
+def test_linux_does_not_lend_the_parents_memory_to_the_childs_peak():
+    mine = bytearray(os.urandom(MIB)) * 100
+    child = Child()
+    memory = LinuxMemory(child.pid)
+    small = memory.sample().footprint_mib
+    usage = child.end()
+    assert usage.ru_maxrss / 1024 > len(mine) / MIB  # what the kernel says, and why it is not taken
+    peaks = memory.exited(usage)
+    assert peaks.footprint_mib == pytest.approx(small, abs=5)
+    assert peaks.source == "VmHWM, last sample (a lower bound)"
+
+
+@linux
+def test_linux_sees_a_peak_between_two_samples():
+    child = Child()
+    memory = LinuxMemory(child.pid)
+    child.hold(100)
+    child.hold(0)
+    assert memory.sample().footprint_mib < 50
+    assert memory.exited(child.end()).footprint_mib > 100
+
+
+@linux
+def test_linux_has_no_sample_of_a_process_that_has_exited():
+    child = Child()
+    memory = LinuxMemory(child.pid)
+    usage = child.end()
+    assert memory.sample() is None
+    assert memory.exited(usage)
+
+
+def test_sizes_of_proc_status_are_mebibytes():
+    text = b"Name:\tVmHWM: 7 kB\nState:\tS\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\nThreads:\t3\n"
+    assert parse_status(text) == {"VmHWM": 2.0, "VmRSS": 1.0}
+
+
+def rusage_info(size: int, footprint: int, lifetime_max: int, resident: int) -> bytes:
+    """A struct rusage_info_v4 (296 bytes) or _v6 (464): uuid, then 64-bit counters, in MiB here.
+
+    bsd/sys/resource.h, in order: user_time, system_time, pkg_idle_wkups, interrupt_wkups, pageins,
+    wired_size, resident_size, phys_footprint, proc_start_abstime, proc_exit_abstime, child_ (user_time,
+    system_time, pkg_idle_wkups, interrupt_wkups, pageins, elapsed_abstime), diskio_bytesread and _written,
+    cpu_time_qos_ (default, maintenance, background, utility, legacy, user_initiated, user_interactive),
+    billed_system_time, serviced_system_time, logical_writes, lifetime_max_phys_footprint, …
+    """
+    counters = [1000 + number for number in range((size - 16) // 8)]
+    counters[6], counters[7], counters[28] = resident * MIB, footprint * MIB, lifetime_max * MIB
+    return bytes(range(16)) + struct.pack(f"={len(counters)}Q", *counters)
+
+
+@pytest.mark.parametrize("size", [296, 464])
+def test_mac_fields_are_read_from_both_layouts(size):
+    fields = parse_rusage_info(rusage_info(size, footprint=300, lifetime_max=14848, resident=200))
+    assert fields == {
+        "phys_footprint": 300,
+        "lifetime_max_phys_footprint": 14848,
+        "resident_size": 200,
+    }
+
+
+def test_mac_offsets_are_the_documented_ones():
+    assert process_memory.OFFSETS == {
+        "resident_size": 64, "phys_footprint": 72, "lifetime_max_phys_footprint": 240,
+    }  # fmt: skip
+    assert process_memory.FLAVOURS == {6: 464, 4: 296}
+
+
+class System:
+    """libSystem's proc_pid_rusage: knows some flavours, and one process."""
+
+    def __init__(self, flavours: dict[int, int], pid: int = 42):
+        self.flavours, self.pid, self.asked = flavours, pid, []
+
+    def proc_pid_rusage(self, pid, flavour, buffer) -> int:
+        self.asked.append(flavour)
+        if flavour not in self.flavours:
+            ctypes.set_errno(errno.EINVAL)
+            return -1
+        if pid != self.pid:
+            ctypes.set_errno(errno.ESRCH)
+            return -1
+        assert len(buffer) == self.flavours[flavour]
+        buffer.raw = rusage_info(len(buffer), footprint=3, lifetime_max=9, resident=2)
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("flavours", "asked"), [({6: 464, 4: 296}, [6]), ({4: 296}, [6, 4]), ({}, [6, 4])]
+)
+def test_mac_tries_the_newest_flavour_first(monkeypatch, flavours, asked):
+    system = System(flavours)
+    monkeypatch.setattr(process_memory, "_system_library", lambda: system)
+    sample = MacMemory(42).sample()
+    assert system.asked == asked
+    assert sample == (Sample(3, 2, 3) if flavours else None)
+
+
+def test_mac_has_no_sample_of_a_process_that_is_gone(monkeypatch):
+    system = System({6: 464})
+    monkeypatch.setattr(process_memory, "_system_library", lambda: system)
+    assert MacMemory(43).sample() is None
+    assert system.asked == [6]
+
+
+def mac_memory(*buffers: bytes | None) -> MacMemory:
+    answers = iter(buffers)
+    return MacMemory(42, read=lambda pid: next(answers))
+
+
+USAGE = SimpleNamespace(ru_maxrss=250 * MIB)
+
+
+def test_mac_peak_is_read_from_the_zombie_whose_footprint_is_zero():
+    zombie = rusage_info(464, footprint=0, lifetime_max=900, resident=0)
+    memory = mac_memory(rusage_info(464, footprint=300, lifetime_max=800, resident=200), zombie)
+    assert memory.sample().footprint_mib == 300
+    memory.last_look()
+    assert memory.exited(USAGE) == Peaks(900, "ri_lifetime_max_phys_footprint after exit", 250)
+
+
+def test_mac_peak_falls_back_to_the_last_live_sample():
+    memory = mac_memory(rusage_info(296, footprint=300, lifetime_max=800, resident=200), None)
+    memory.sample()
+    memory.last_look()
+    peaks = memory.exited(USAGE)
+    assert peaks.footprint_mib == 800
+    assert "last sample (a lower bound)" in peaks.source
+
+
+def test_mac_knows_no_peak_where_the_system_answered_nothing():
+    memory = mac_memory(None, None)
+    assert memory.sample() is None
+    memory.last_look()
+    assert memory.exited(USAGE) == Peaks(None, None, 250)

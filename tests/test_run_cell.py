@@ -1,0 +1,408 @@
+"""The runner against engines that answer well, badly, or not at all. All are real processes."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cells import CELL, RUN_CELL, Cell
+
+
+@pytest.fixture
+def cell(tmp_path) -> Cell:
+    return Cell(tmp_path)
+
+
+def failure(done: subprocess.CompletedProcess) -> str:
+    """The one line that a failed job ends with."""
+    assert done.returncode == 1, done.stderr
+    line = done.stderr.splitlines()[-1]
+    assert line.startswith(f"run_cell: {CELL}: "), done.stderr
+    assert "Traceback" not in done.stderr
+    return line
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_every_run_is_a_row_with_the_figures_of_the_definitions(cell):
+    cell.engine("answer()")
+    done = cell.run()
+    assert done.returncode == 0, done.stderr
+    rows = cell.rows()
+    assert [(row["run"], row["warmup"]) for row in rows] == [
+        ("0", "true"),
+        ("1", "false"),
+        ("2", "false"),
+    ]
+    assert (rows[0]["commit"], rows[0]["round"], rows[0]["order"]) == ("made-up", "1", "3")
+    assert float(rows[0]["prefill_tok_s"]) == 64 / 0.5
+    assert float(rows[0]["ttft_ms"]) == 750
+    assert float(rows[0]["decode_tok_s"]) == (9 - 1) / 2
+    assert rows[0]["tokens_sha256"] == "ab" * 32
+
+
+def test_the_record_says_what_was_asked_what_answered_and_where(cell):
+    cell.engine("answer()")
+    cell.run()
+    record = cell.record()
+    assert record["outcome"] == "ok"
+    assert record["request"] == cell.request()
+    assert record["engine"]["versions"] == {"made-up": "1"}
+    assert (record["memory"]["peak_active_mib"], record["memory"]["peak_pool_mib"]) == (7.0, 8.0)
+    assert record["memory"]["loaded_mib"] == 5.0
+    assert record["machine"]["before"]["memory_mib"] > 0
+    assert record["harness"]["version"] == "0.1.0"
+    phases = [phase["phase"] for phase in record["phases"] if phase["phase"] != "idle"]
+    assert phases == [
+        "start", "load", "prefill-0", "decode-0", "prefill-1", "decode-1", "prefill-2", "decode-2", "exit",
+    ]  # fmt: skip
+    assert (cell.folder / record["log"] / "events.jsonl").read_text().count("\n") == 12
+
+
+def test_figures_that_the_engine_does_not_know_are_empty(cell):
+    cell.engine("""
+load()
+begin(0)
+say("prefilled", run=0)
+say("run", run=0, warmup=True, prompt_tokens=64, generated_tokens=1, prefill_s=None, ttft_s=None, decode_s=None,
+    tokens_sha256=None, peak_active_mib=None, peak_pool_mib=None)
+say("outcome", outcome="unsupported", detail="enough")
+""")
+    cell.run()
+    row = cell.rows()[0]
+    assert {key for key, value in row.items() if not value} == {
+        "prefill_s", "prefill_tok_s", "ttft_ms", "decode_s", "decode_tok_s", "tokens_sha256", "peak_active_mib",
+        "peak_pool_mib",
+    }  # fmt: skip
+
+
+def test_the_peak_and_the_timeline_show_memory_that_was_freed_again(cell):
+    cell.engine("""
+load()
+begin(0)
+held = bytearray(300 * MIB)
+for start in range(0, len(held), 4096):
+    held[start] = 1
+say("prefilled", run=0)
+del held
+print("freed", file=sys.stderr)
+time.sleep(0.1)  # ten samples of the decode phase
+say("outcome", outcome="oom", detail="the end")
+""")
+    cell.run()
+    memory, timeline = cell.record()["memory"], cell.rows("memory.csv")
+    assert 300 <= memory["peak_footprint_mib"] < 360
+    largest = {
+        phase: max(float(row["footprint_mib"]) for row in timeline if row["phase"] == phase)
+        for phase in ("prefill-0", "decode-0")
+    }
+    assert largest["prefill-0"] > 250
+    assert min(float(row["footprint_mib"]) for row in timeline if row["phase"] == "decode-0") < 100
+
+
+def test_progress_is_a_line_a_phase_with_the_figures_so_far(cell):
+    cell.engine("answer()")
+    lines = cell.run().stderr.splitlines()
+    assert lines[0] == f"cell 3 of 24: {CELL}"
+    assert any("decode-2" in line and "prefill 128.0, decode 4.0 tok/s" in line for line in lines)
+    assert lines[-1].startswith("cell 3 of 24  ok  ")
+    assert (cell.attempts()[0] / "runner.log").read_text().splitlines() == lines
+
+
+WHERE = {
+    "load": ("say('started', versions={}, device={}, cap_bytes=None); CRASH", "load"),
+    "warm-up": ("load(); begin(0); CRASH", "prefill-0"),
+    "a recorded run": ("load(); begin(0); finish(0); begin(1); CRASH", "prefill-1"),
+    "after the last event": ("answer(); CRASH", "exit"),
+}
+
+
+@pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
+@pytest.mark.parametrize("where", WHERE)
+def test_a_killed_engine_fails_its_job_and_leaves_the_old_results(cell, where, name):
+    old = cell.old_results()
+    body, phase = WHERE[where]
+    cell.engine(body.replace("CRASH", f"os.kill(os.getpid(), signal.{name})"))
+    line = failure(cell.run())
+    assert f"engine crashed in phase {phase}: killed by {name}" in line
+    assert f"log: {cell.attempts()[0].relative_to(cell.folder)}" in line
+    assert cell.results() == old
+
+
+def test_an_engine_that_fails_gives_its_last_words(cell):
+    cell.engine("load(); raise ValueError('no such thing')")
+    line = failure(cell.run())
+    assert "engine crashed in phase idle: exit code 1: ValueError: no such thing" in line
+    assert not cell.out.exists()
+    assert "Traceback" in (cell.attempts()[0] / "stderr.txt").read_text()
+
+
+ANSWERS = {
+    "nothing": ("", "exited in phase start without done or outcome"),
+    "too little": ("load(); begin(0); finish(0)", "exited in phase idle without done or outcome"),
+    "not JSON": ("print('Segmentation fault')", "not a JSON event: Segmentation fault"),
+    "a list": ("print('[1, 2]')", "not an event of the protocol: [1, 2]"),
+    "an unknown event": ("say('finished')", "not an event of the protocol"),
+    "a truncated line": ("load(); sys.stdout.write('{\"event\": \"run_st')", "its last line is truncated"),
+    "not UTF-8": ("os.write(1, b'\\xff\\xfe{}\\n')", "not a JSON event"),
+    "NaN": ("say('started', versions={}, device={}, cap_bytes=None);"
+            "say('loaded', load_s=float('nan'), loaded_mib=1, weights_mapped=False, dtype='x')",
+            "not a JSON event"),
+    "a negative figure": ("say('started', versions={}, device={}, cap_bytes=-1)",
+                          "cap_bytes is -1; expected a whole number from 0 or null"),
+    "a missing figure": ("say('started', versions={}, device={})", "event started without cap_bytes"),
+    "a run before loading": ("say('started', versions={}, device={}, cap_bytes=None); begin(0)",
+                             "event run_started where loaded was expected"),
+    "the wrong run": ("load(); begin(1)", "event run_started of run 1 where run 0 was expected"),
+    "done too early": ("load(); begin(0); finish(0); done()", "event done where run_started was expected"),
+    "more after done": ("answer(); done()", "event done where nothing was expected"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ANSWERS)
+def test_a_garbled_answer_fails_the_job_and_says_what_is_wrong(cell, case):
+    body, expected = ANSWERS[case]
+    cell.engine(body)
+    assert expected in failure(cell.run())
+    assert not cell.out.exists()
+
+
+def test_a_failure_after_done_is_a_failure(cell):
+    cell.engine("answer(); sys.exit(3)")
+    assert "engine crashed in phase exit: exit code 3" in failure(cell.run())
+
+
+def test_endless_output_without_a_newline_is_cut_off_in_bounded_memory(cell):
+    cell.engine("for _ in range(100): os.write(1, b'x' * 1_000_000)")
+    runner = cell.start()
+    shown = runner.stderr.read()
+    _, status, usage = os.wait4(runner.pid, 0)
+    runner.returncode = os.waitstatus_to_exitcode(status)
+    runner.stderr.close()
+    assert runner.returncode == 1
+    assert "a line of more than 1048576 bytes" in shown
+    assert usage.ru_maxrss < 100 * 1024  # KiB
+    assert (cell.attempts()[0] / "events.jsonl").stat().st_size < 4 << 20
+
+
+def test_messages_are_one_printable_line_whatever_the_engine_says(cell):
+    cell.engine("sys.stderr.write('\\x1b[2J\\x07bad\\r\\nworse \\x1b[31m\\n'); sys.exit(1)")
+    line = failure(cell.run())
+    assert "worse" in line and line.isprintable()
+
+
+@pytest.mark.parametrize("outcome", ["oom", "unsupported"])
+def test_an_outcome_is_a_result_with_the_runs_so_far(cell, outcome):
+    cell.engine(
+        f"load(); begin(0); finish(0); say('outcome', outcome='{outcome}', detail='no more')"
+    )
+    assert cell.run().returncode == 0
+    record = cell.record()
+    assert (record["outcome"], record["detail"]) == (outcome, "no more")
+    assert len(cell.rows()) == 1
+    assert record["memory"]["peak_footprint_mib"] > 0
+
+
+def test_an_engine_that_hangs_and_ignores_term_is_killed_at_the_timeout(cell):
+    cell.engine("signal.signal(signal.SIGTERM, signal.SIG_IGN); load(); begin(0); time.sleep(1000)")
+    assert cell.run(limits={"timeout_s": 0.5, "grace_s": 0.1}).returncode == 0
+    record = cell.record()
+    assert (record["outcome"], record["detail"]) == (
+        "timeout",
+        "in phase prefill-0: not finished after 0.5 s",
+    )
+    assert cell.rows() == []
+
+
+def test_the_guard_stops_an_engine_that_takes_too_much(cell):
+    from kvpeak.machine import available_mib
+
+    cell.engine("""
+load()
+begin(0)
+held = []
+while True:
+    held.append(os.urandom(4 * MIB))
+""")
+    assert cell.run(limits={"guard_fraction": 400 / available_mib()}).returncode == 0
+    record = cell.record()
+    assert record["outcome"] == "guard"
+    assert "the guard allows" in record["detail"]
+    assert record["memory"]["peak_footprint_mib"] > 300
+
+
+def test_what_the_engine_leaves_running_ends_with_it(cell):
+    cell.engine("""
+answer()
+left = subprocess.Popen(["sleep", "1000"])  # holds the engine's standard output
+print(left.pid, file=sys.stderr)
+""")
+    assert cell.run().returncode == 0
+    assert not alive(int((cell.attempts()[0] / "stderr.txt").read_text()))
+
+
+def hanging(cell: Cell) -> tuple[subprocess.Popen, int]:
+    """A runner whose engine hangs, and the engine's process id."""
+    cell.engine(
+        "print(os.getpid(), file=sys.stderr, flush=True); load(); begin(0); time.sleep(1000)"
+    )
+    runner = cell.start()
+    while "prefill-0" not in runner.stderr.readline():
+        assert runner.poll() is None
+    return runner, int((cell.attempts()[0] / "stderr.txt").read_text())
+
+
+def wait_for_lock(cell: Cell) -> None:
+    """Wait until nobody holds the machine: neither a runner nor what watches over its engine."""
+    with (cell.folder / f"kvpeak-{os.getuid()}.lock").open() as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_stopped_runner_stops_its_engine_and_keeps_the_log(cell, number):
+    runner, engine = hanging(cell)
+    runner.send_signal(number)
+    _, shown = runner.communicate()
+    assert runner.returncode == 1
+    assert f"{CELL}: stopped by {number.name}; log: results/logs/" in shown.splitlines()[-1]
+    assert not alive(engine)
+    assert (cell.attempts()[0] / "events.jsonl").read_text().count("\n") == 3
+
+
+def test_a_killed_runner_takes_its_engine_with_it(cell):
+    runner, engine = hanging(cell)
+    runner.kill()
+    runner.communicate()
+    wait_for_lock(cell)
+    assert not alive(engine)
+    assert not cell.out.exists()
+
+
+def test_a_second_runner_waits_and_says_for_whom(cell):
+    gate = cell.folder / "gate"
+    os.mkfifo(gate)
+    cell.engine(
+        f"load(); begin(0); open({str(gate)!r}).read(); finish(0); begin(1); finish(1); begin(2); finish(2); done()"
+    )
+    first = cell.start()
+    while "prefill-0" not in first.stderr.readline():
+        assert first.poll() is None
+    cell.engine("answer()")
+    second = cell.start()
+    waiting = second.stderr.readline()
+    assert f"waiting for process {first.pid}, cell {CELL}" in waiting
+    gate.write_text("go")
+    first.communicate()
+    second.communicate()
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert len(cell.attempts()) == 2
+
+
+def test_a_waiting_runner_can_be_stopped(cell):
+    running, engine = hanging(cell)
+    waiting = cell.start()
+    assert "waiting for" in waiting.stderr.readline()
+    waiting.terminate()
+    _, shown = waiting.communicate()
+    assert waiting.returncode == 1
+    assert f"{CELL}: stopped by SIGTERM" in shown
+    assert alive(engine)
+    running.terminate()
+    running.communicate()
+
+
+def test_a_full_disk_fails_the_job_and_leaves_the_old_results(cell):
+    cell.engine("answer()")
+    old = cell.old_results()
+    (cell.out / ".runs.csv.tmp").symlink_to("/dev/full")
+    line = failure(cell.run())
+    assert ".runs.csv.tmp: No space left on device" in line
+    assert cell.results() == old
+
+
+def test_new_results_replace_old_ones_and_no_log(cell):
+    cell.engine("answer()")
+    cell.old_results()
+    cell.run()
+    cell.run()
+    assert sorted(cell.results()) == ["cell.json", "memory.csv", "runs.csv"]
+    assert "old" not in cell.results().values()
+    assert [len(list(attempt.iterdir())) for attempt in cell.attempts()] == [4, 4]
+
+
+def test_a_read_only_results_folder_is_one_line(cell):
+    (cell.folder / "results").write_text("not a folder")
+    cell.engine("answer()")
+    assert "Not a directory" in failure(cell.run())
+
+
+def test_an_engine_that_is_not_there_is_one_line(cell):
+    assert "engine: No such file or directory" in failure(cell.run())
+
+
+@pytest.mark.skipif(
+    os.getuid() != 0 or not os.access("/sys/fs/cgroup/memory", os.W_OK),
+    reason="needs root and version 1 memory control groups",
+)
+def test_an_engine_that_the_kernel_kills_for_memory_is_oom(cell):
+    group = Path(f"/sys/fs/cgroup/memory/kvpeak-test-{os.getpid()}")
+    group.mkdir()
+    try:
+        (group / "memory.limit_in_bytes").write_text("200M")
+        cell.engine("load(); begin(0); held = os.urandom(400 * MIB)")
+        limited = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+        command = [*limited, *cell.command(limits={"guard_fraction": 1000})]
+        subprocess.run(command, cwd=cell.folder, env=cell.environment, check=True)
+    finally:
+        group.rmdir()
+    record = cell.record()
+    assert record["outcome"] == "oom"
+    assert "killed by the kernel" in record["detail"]
+    assert record["machine"]["before"]["available_mib"] < 200
+
+
+BAD_REQUESTS = {
+    "engine": ({"engine": "magic"}, 'engine: "magic"; expected one of mlx, candle-replay'),
+    "cell": ({"cell": {"commit": "../../etc"}}, 'cell.commit: "../../etc"; expected a name'),
+    "runs": ({"protocol": {"warmup": 1, "recorded": 0}}, "protocol.recorded: 0; expected a whole number from 1"),
+    "limits": ({"limits": {"timeout": 3}}, "limits.timeout: 3; expected one of timeout_s"),
+    "gpu": ({"gpu": "all"}, 'gpu: "all"; expected a GPU\'s number, from 0'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("key", BAD_REQUESTS)
+def test_a_wrong_request_is_one_line_that_names_the_key(cell, key):
+    changes, expected = BAD_REQUESTS[key]
+    done = cell.run(**changes)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1
+    assert expected in done.stderr
+
+
+def test_results_go_nowhere_but_to_the_folder_of_their_cell(cell):
+    cell.engine("answer()")
+    cell.out = cell.folder / "results/cells/made-up/m/p/cat/4x/default/r1"
+    done = cell.run()
+    assert done.returncode == 1
+    assert f"expected a path that ends with cells/{CELL}" in done.stderr
+
+
+def test_the_runner_imports_nothing_heavy():
+    heavy = {"mlx", "numpy", "pandas", "yaml", "jsonschema", "snakemake", "jinja2", "pynvml"}
+    code = f"import sys, run_cell; print(*sorted({heavy} & set(sys.modules)))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=RUN_CELL.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert shown.stdout.strip() == ""

@@ -75,8 +75,11 @@ def main() -> int:
         else:
             verdicts = check(arguments.expected, arguments.plan, arguments.summary, arguments.runs)
             write_together(arguments.out.parent, {arguments.out.name: checks_csv(verdicts)})
-    except (ConfigError, OSError) as error:
+    except ConfigError as error:
         print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}; make it: snakemake --cores 1", file=sys.stderr)
         return 1
     print(report(verdicts))
     return int(bool(arguments.read) and any(verdict.verdict == FAILS for verdict in verdicts))

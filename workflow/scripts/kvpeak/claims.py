@@ -135,7 +135,7 @@ def _judge(claim: Claim, group: Group, results: Results) -> tuple[str, str]:
     if len(cells) < (kind.at_least or len(group.cells)):
         return NOT_MEASURED, _reasons(group, missing)
     verdict, detail = kind.judge(claim, group, cells, results)
-    without = f"; without {_reasons(group, missing)}" if len(cells) < len(group.cells) else ""
+    without = f"; not counted: {_reasons(group, missing)}" if len(cells) < len(group.cells) else ""
     return verdict, detail + without
 
 

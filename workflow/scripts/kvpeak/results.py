@@ -53,16 +53,14 @@ class Results:
 
 def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Results:
     """Read plan.csv, summary.csv and runs.csv. Raises OSError where one is not there."""
-    run_table = read_table(runs)
+    planned, measured, run_table = (read_table(path) for path in (plan, summary, runs))
     return Results(
         plan={
             _cell(row): row["reason"] or ""
-            for row in rows(read_table(plan))
+            for row in rows(planned)
             if not (row["reason"] or "").startswith("not applicable")
         },
-        summary={
-            _cell(row): row | {"peak_mib": peak_mib(row)} for row in rows(read_table(summary))
-        },
+        summary={_cell(row): row | {"peak_mib": peak_mib(row)} for row in rows(measured)},
         processes={column: process_means(run_table, column) for column in SPEEDS},
     )
 

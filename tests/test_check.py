@@ -1,0 +1,100 @@
+"""check.py as it is called: the table it writes, what it prints, and its exit code."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+import check as program
+
+ROOT = Path(__file__).parents[1]
+SMALL = ROOT / "tests/data/small"
+FAILING = {
+    "claim": "the peak of cat is one MiB",
+    "kind": "value",
+    "of": {"model": "tiny", "prompt": "alice-512", "kv_cache": "cat"},
+    "column": "peak_footprint_mib",
+    "expected": 1.0,
+    "tolerance_pct": 5,
+    "source": "this test",
+}
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    """Call the program in this process: (exit code, standard output, standard error)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["check.py", *map(str, arguments)])
+        code = program.main()
+        return code, *capsys.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def check(run, tmp_path):
+    """Judge claims by the small result set."""
+
+    def check(*entries):
+        expected = tmp_path / "expected.yaml"
+        expected.write_text(yaml.safe_dump({"claims": list(entries)}), encoding="utf-8")
+        tables = [f"--{name}={SMALL / name}.csv" for name in ("plan", "summary", "runs")]
+        return run(*tables, f"--expected={expected}", f"--out={tmp_path / 'checks.csv'}")
+
+    return check
+
+
+def test_every_verdict_is_a_row(check, tmp_path):
+    check(FAILING)
+    with (tmp_path / "checks.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert rows[0] == {
+        "claim": "the peak of cat is one MiB",
+        "cells": "none",
+        "verdict": "fails",
+        "detail": "1,000.0, expected 1 (+99900.0%); ± 5 %",
+        "source": "this test",
+        "kind": "value",
+    }
+    assert [row["cells"] for row in rows] == ["none", "32MiB"]
+
+
+def test_a_failing_claim_is_printed_and_fails_only_the_reading(check, run, tmp_path):
+    code, *_ = check(FAILING)
+    assert code == 0
+    code, printed, errors = run("--read", tmp_path / "checks.csv")
+    assert (code, errors) == (1, "")
+    assert printed.splitlines()[:2] == [
+        "2 fails, 0 not testable, 0 holds, 0 not measured here",
+        "fails: the peak of cat is one MiB (none): 1,000.0, expected 1 (+99900.0%); ± 5 %",
+    ]
+
+
+def test_reading_checks_without_a_failure_succeeds(check, run, tmp_path):
+    check(FAILING | {"expected": 700, "tolerance_pct": 50})
+    assert run("--read", tmp_path / "checks.csv")[0] == 0
+
+
+def test_no_claims_make_an_empty_table(check, tmp_path):
+    assert check()[0] == 0
+    assert (tmp_path / "checks.csv").read_text() == "claim,cells,verdict,detail,source,kind\n"
+
+
+def test_a_mistake_is_one_line_and_nothing_is_written(check, tmp_path):
+    code, _, errors = check(FAILING | {"of": {"kv_cache": "kat"}})
+    assert code == 1
+    (line,) = errors.splitlines()
+    assert 'expected.yaml: claims[0].of.kv_cache: "kat" is the name of no planned cell' in line
+    assert not (tmp_path / "checks.csv").exists()
+
+
+def test_the_program_names_a_table_that_is_not_there():
+    command = [sys.executable, ROOT / "workflow/scripts/check.py", "--plan", "nowhere/plan.csv"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("nowhere/plan.csv: No such file or directory; make it")
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,322 @@
+"""The claims: what expected.yaml may say, which cells a claim is about, and its verdict.
+
+tests/data/small is a hand-made result set: alice-512 with 4 processes of cat, alice-2048 where cat without a cap ran
+out of memory, and a model that needs a GPU which is not there.
+"""
+
+import csv
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from kvpeak import claims
+from kvpeak.config_file import ConfigError
+from kvpeak.matrix import load_matrix
+from kvpeak.results import Results, read_results
+
+ROOT = Path(__file__).parents[1]
+SMALL = ROOT / "tests/data/small"
+SPREAD = {
+    "claim": "the caches need the same",
+    "kind": "spread",
+    "source": "this test",
+    "of": {"model": "tiny", "cap": "32MiB"},
+    "across": "kv_cache",
+    "column": "peak_footprint_mib",
+    "tolerance_pct": 5,
+}
+
+
+@pytest.fixture(scope="module")
+def small():
+    return read_results(*(SMALL / name for name in ("plan.csv", "summary.csv", "runs.csv")))
+
+
+@pytest.fixture
+def load(tmp_path, small):
+    def load(*entries, plan=small.plan):
+        file = tmp_path / "expected.yaml"
+        file.write_text(yaml.safe_dump({"claims": entries}), encoding="utf-8")
+        return claims.load_claims(file, plan)
+
+    return load
+
+
+@pytest.fixture
+def judge(load, small):
+    """The verdicts of one claim on the small result set: cells → (verdict, detail)."""
+
+    def judge(entry, results=small):
+        (claim,) = load({"claim": "a claim", "source": "this test"} | entry)
+        return {v.cells: (v.verdict, v.detail) for v in claims.evaluate(claim, results)}
+
+    return judge
+
+
+# What expected.yaml may say.
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"toleranze_pct": 5}, "claims[0].toleranze_pct: unknown key (did you mean tolerance_pct?)"),
+        ({"kind": "spred"}, 'claims[0].kind: "spred": expected one of value, ratio,'),
+        ({"column": "peak"}, 'claims[0].column: "peak": expected a memory column: one of peak_mib,'),
+        ({"column": "decode_tok_s"}, 'claims[0].column: "decode_tok_s": expected a memory column'),
+        ({"tolerance_pct": "5 %"}, 'claims[0].tolerance_pct: "5 %": expected how far, in percent'),
+        ({"across": "cache"}, 'claims[0].across: "cache": expected the axis, or list of axes,'),
+        ({"of": {"modell": "tiny"}}, "claims[0].of.modell: unknown key (did you mean model?)"),
+        ({"of": {"model": "tinny"}}, 'claims[0].of.model: "tinny" is the name of no planned cell (did'),
+        ({"of": {"kv_cache": "cat"}}, "selects no planned two cells to compare"),
+        ({"margin_pct": 5}, "claims[0].margin_pct: unknown key"),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_one_line_that_says_where_and_what_was_expected(load, change, expected):
+    with pytest.raises(ConfigError) as error:
+        load(SPREAD | change)
+    assert expected in str(error.value)
+    assert "expected.yaml: claims[0]." in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_key_is_named(load):
+    entry = {key: value for key, value in SPREAD.items() if key != "across"}
+    with pytest.raises(ConfigError, match=r"claims\[0\]: key across is missing"):
+        load(entry)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "expected"),
+    [
+        ({}, "give either expected with tolerance_pct, or at_least"),
+        ({"expected": 1}, "give expected and tolerance_pct together"),
+        ({"expected": 1, "tolerance_pct": 1, "at_most": 2}, "give either expected with"),
+    ],
+)
+def test_a_ratio_needs_one_kind_of_bound(load, bounds, expected):
+    ratio = {"claim": "a", "kind": "ratio", "source": "b", "of": {"cap": "32MiB"}}
+    with pytest.raises(ConfigError, match=expected):
+        load(ratio | {"to": {"cap": "none"}, "column": "peak_mib"} | bounds)
+
+
+def test_a_key_given_twice_and_a_claim_made_twice_are_refused(load, tmp_path, small):
+    file = tmp_path / "expected.yaml"
+    file.write_text("claims: []\nclaims: []\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match="given twice"):
+        claims.load_claims(file, small.plan)
+    with pytest.raises(ConfigError, match="is claimed 2 times"):
+        load(SPREAD, SPREAD)
+
+
+def test_a_cell_that_cannot_apply_is_not_planned(tmp_path):
+    plan = (SMALL / "plan.csv").read_text()
+    absent = "mlx-0.32.4,tiny,alice-512,cat,4x,default,1,no,not applicable: no cap 4x,path\n"
+    (tmp_path / "plan.csv").write_text(plan + absent)
+    results = read_results(tmp_path / "plan.csv", SMALL / "summary.csv", SMALL / "runs.csv")
+    assert "4x" not in {cell[4] for cell in results.plan}
+
+
+# Verdicts.
+
+
+def test_value(judge):
+    cell = {"model": "tiny", "prompt": "alice-512", "kv_cache": "cat", "cap": "none"}
+    entry = {"kind": "value", "of": cell, "column": "peak_footprint_mib", "expected": 980}
+    found = judge(entry | {"tolerance_pct": 3})
+    assert found == {"": ("holds", "1,000.0, expected 980.0 (+2.0%); ± 3 %")}
+    assert judge(entry | {"tolerance_pct": 1})[""][0] == "fails"
+
+
+def test_a_claim_is_judged_once_for_each_combination_of_the_open_axes(judge):
+    found = judge(SPREAD | {"of": {"cap": "32MiB"}})
+    assert found["tiny, alice-512"] == (
+        "holds",
+        "428.0 (prealloc) to 440.0 (cat): 2.8% apart; at most 5 %",
+    )
+    assert found["tiny, alice-2048"][0] == "holds"
+    # all groups that were not measured share a row
+    assert found[""] == (
+        "not measured here",
+        "needs a GPU (Metal or CUDA): this machine has none (large, alice-512)",
+    )
+
+
+def test_a_folded_claim_has_one_verdict_the_worst(judge):
+    found = judge(SPREAD | {"of": {"model": "tiny"}, "across": ["kv_cache", "cap"], "fold": True})
+    (verdict, detail), = found.values()  # fmt: skip
+    assert verdict == "fails"
+    assert detail.startswith("of 2: 1 fails, 1 holds; first: alice-512: 428.0")
+
+
+def test_cells_that_ended_otherwise_are_named_and_the_rest_is_judged(judge):
+    found = judge(SPREAD | {"of": {"prompt": "alice-2048"}, "across": ["kv_cache", "cap"]})
+    verdict, detail = found["tiny"]
+    assert verdict == "holds"
+    assert detail.endswith("not counted: ended with oom (cat none)")
+
+
+def test_a_pair_with_a_missing_side_is_not_measured_here(judge):
+    entry = {"kind": "ratio", "of": {"prompt": "alice-2048", "cap": "32MiB"}, "to": {"cap": "none"}}
+    found = judge(entry | {"column": "peak_mib", "at_most": 1})
+    assert found["tiny, prealloc"] == ("holds", "640.0 / 640.0 = 1.000; at most 1")
+    assert found[""] == ("not measured here", "ended with oom (none) (tiny, cat)")
+
+
+def test_difference(judge):
+    entry = {"kind": "difference", "of": {"model": "tiny", "kv_cache": "cat", "cap": "none"}}
+    found = judge(entry | {"to": {"cap": "32MiB"}, "column": "peak_mib", "at_least": 600})
+    assert found["alice-512"] == ("fails", "1,000.0 − 440.0 = 560.0; at least 600")
+
+
+def test_same_tokens(judge, small):
+    entry = {"kind": "same-tokens", "of": {"prompt": "alice-512", "model": "tiny"}}
+    entry |= {"across": ["kv_cache", "cap"]}
+    assert judge(entry)[""] == ("holds", "4 cells, one hash: abababababab")
+    cell = ("mlx-0.32.4", "tiny", "alice-512", "prealloc", "none", "default")
+    for other in ("cd" * 32, "differs"):
+        changed = small.summary | {cell: small.summary[cell] | {"tokens_sha256": other}}
+        verdict, detail = judge(entry, Results(small.plan, changed, small.processes))[""]
+        assert verdict == "fails"
+        assert f"{other[:12]}: prealloc none" in detail
+
+
+def test_equivalence_needs_processes_enough(judge):
+    entry = {"kind": "equivalence", "of": {"model": "tiny", "prompt": "alice-512", "cap": "32MiB"}}
+    entry |= {"to": {"cap": "none"}, "column": "decode_tok_s"}
+    found = judge(entry | {"margin_pct": 5})
+    verdict, detail = found["cat"]
+    assert verdict == "holds"
+    assert detail.startswith("ratio 1.002 (0.9")
+    assert detail.endswith("n = 4 and 4; margin 0.950 to 1.050")
+    assert found["prealloc"] == (
+        "not testable",
+        "ratio 1.000, n = 1 and 1; margin 0.950 to 1.050; 4 processes a side would do",
+    )
+
+
+def test_a_speed_beyond_the_margin_fails_and_one_across_it_is_not_testable(judge, small):
+    cell = ("mlx-0.32.4", "tiny", "alice-512", "cat", "32MiB", "default")
+    entry = {
+        "kind": "equivalence",
+        "of": {"prompt": "alice-512", "kv_cache": "cat", "model": "tiny"},
+    }
+    entry |= {"to": {"cap": "none"}, "column": "decode_tok_s", "margin_pct": 5}
+
+    def verdict_with(speeds):
+        decode = small.processes["decode_tok_s"] | {cell: np.array(speeds)}
+        processes = small.processes | {"decode_tok_s": decode}
+        (found,) = judge(entry, Results(small.plan, small.summary, processes)).values()
+        return found
+
+    assert verdict_with([80.0, 81, 79, 80])[0] == "fails"
+    verdict, detail = verdict_with([100.0, 108, 92, 101])
+    assert verdict == "not testable"
+    assert detail.endswith(" processes a side would do")
+    verdict, detail = verdict_with([94.0, 98, 90, 95])
+    assert (verdict, detail.endswith("more processes would not help")) == ("not testable", True)
+
+
+def test_pool_growth_is_predicted_from_the_shapes(judge):
+    entry = {"kind": "pool-growth", "of": {"model": "tiny", "kv_cache": "cat", "cap": "none"}}
+    entry |= {"to": {"kv_cache": "prealloc"}, "column": "peak_mib", "tolerance_pct": 10}
+    # 8,192 bytes a token, 127 decode steps from 513 tokens: 571.5 MiB
+    assert judge(entry)["alice-512"] == (
+        "holds",
+        "1,000.0 − 430.0 = 570.0, predicted 571.5 (-0.3%); ± 10 %",
+    )
+
+
+def test_pool_growth_of_the_published_prototype():
+    # 4 layers, 14 KV heads of 64, float32, 1,024 tokens and 128 generated: 3,775 MiB were measured
+    assert claims.pool_growth_mib(2 * 4 * 14 * 64 * 4, 1024, 128) == pytest.approx(3775, abs=0.5)
+
+
+def test_a_claim_of_another_setting_is_not_measured_here(judge, load, small):
+    required = {"requires": {"machine": "Apple M*"}}
+    assert judge(SPREAD | required)[""] == (
+        "not measured here",
+        "belongs to machine Apple M*; this is Test CPU (alice-512; alice-2048)",
+    )
+    assert (
+        judge(SPREAD | {"requires": {"machine": ["Apple M*", "Test *"]}})["alice-512"][0] == "holds"
+    )
+    unplanned = SPREAD | {"of": {"commit": "fornace-bd42949"}} | required
+    assert judge(unplanned) == {"": ("not measured here", "none of its cells is planned here")}
+
+
+def test_growth_law(judge, small):
+    entry = {"kind": "growth-law", "of": {"model": "tiny", "kv_cache": "prealloc", "cap": "none"}}
+    entry |= {"column": "peak_mib", "leading": "T2"}
+    assert judge(entry)[""] == (
+        "not testable",
+        "not testable with 2 lengths for 3 terms; 4 would do",
+    )
+
+
+def test_growth_law_of_five_lengths(load):
+    plan, summary = {}, {}
+    for tokens in (500, 1000, 2000, 4000, 8000):
+        for cap, mib in (("none", 100 + 1e-3 * tokens**2), ("32MiB", 100 + 0.1 * tokens)):
+            cell = ("mlx-0.32.4", "tiny", f"p{tokens}", "prealloc", cap, "default")
+            plan[cell] = ""
+            summary[cell] = {"outcome": "ok", "prompt_tokens": tokens, "peak_mib": mib}
+    entry = {"claim": "a", "source": "b", "kind": "growth-law", "column": "peak_mib"}
+
+    def judge(**more):
+        (claim,) = load(entry | {"leading": "T2"} | more, plan=plan)
+        (verdict,) = claims.evaluate(claim, Results(plan, summary, {}))
+        return verdict.verdict, verdict.detail
+
+    verdict, detail = judge(of={"cap": "none"})
+    assert verdict == "holds"
+    assert "T2: 0.001 (0.001 to 0.001); T2 makes up 100% at 8,000 tokens" in detail
+    assert judge(of={"cap": "32MiB"})[0] == "fails"
+    verdict, detail = judge(of={"cap": "none"}, to={"cap": "32MiB"}, terms=["T", "T2"])
+    assert verdict == "holds"
+    assert detail.startswith("T: -0.1 (-0.1 to -0.1); T2: 0.001")
+
+
+# The project's own claims.
+
+
+def fornace_results() -> Results:
+    """The finding's 18 cells as if they had been measured here, one process each."""
+    axes = {"model": "qwen2.5-0.5b-instruct", "variant": "default"}
+    with (ROOT / "config/fornace-2026-11-04.csv").open(newline="") as file:
+        table = [axes | row for row in csv.DictReader(file)]
+    summary, processes = {}, {column: {} for column in claims.SPEEDS}
+    for row in table:
+        cell = tuple(row[axis] for axis in claims.AXES)
+        numbers = {name: float(row[name]) for name in ("peak_footprint_mib", *claims.SPEEDS)}
+        tokens = int(row["prompt"].removeprefix("alice-")) + 1
+        here = {"outcome": "ok", "machine": "Apple M9", "prompt_tokens": tokens}
+        summary[cell] = row | numbers | here
+        for column in claims.SPEEDS:
+            processes[column][cell] = np.array([numbers[column]])
+    return Results(dict.fromkeys(summary, ""), summary, processes)
+
+
+def test_the_findings_own_data_bear_out_its_claims_about_memory(load, tmp_path):
+    shutil.copy(ROOT / "config/fornace-2026-11-04.csv", tmp_path)
+    entries = yaml.safe_load((ROOT / "config/expected.yaml").read_text())["claims"]
+    findings = [entry for entry in entries if "machine" in entry.get("requires", {})]
+    results = fornace_results()
+    verdicts = {}
+    for claim in load(*findings, plan=results.plan):
+        for verdict in claims.evaluate(claim, results):
+            verdicts.setdefault(verdict.kind, set()).add(verdict.verdict)
+    assert verdicts == {
+        "value": {"holds", "not measured here"},  # the speeds belong to one chip
+        "spread": {"holds"},
+        "growth-law": {"holds"},
+        "equivalence": {"not testable"},  # one process each
+        "ratio": {"not testable"},
+    }
+
+
+def test_the_projects_claims_fit_the_projects_matrix():
+    plan = {cell.axes: "" for cell in load_matrix(ROOT / "config/matrix.yaml").combinations}
+    assert claims.load_claims(ROOT / "config/expected.yaml", plan)

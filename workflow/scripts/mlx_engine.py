@@ -1,0 +1,79 @@
+"""The MLX engine: answers one JSON request with the events of docs/protocol.md on standard output.
+
+Live inference with MLX and mlx-lm, on Metal, CUDA or a CPU.
+"""
+
+import argparse
+import json
+import os
+import re
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from kvpeak.blas import load_openblas
+from kvpeak.errors import Unsupported, UserError
+
+# What MLX says when it cannot allocate: on a CPU, with Metal, with CUDA.
+OUT_OF_MEMORY = re.compile(r"malloc|out of memory|insufficient memory", re.IGNORECASE)
+
+
+def take_stdout() -> Callable[..., None]:
+    """Keep standard output for events, and send what anything else prints to standard error.
+
+    Returns the function that writes one event: its name, and its keys.
+    """
+    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+
+    def emit(event: str, **keys) -> None:
+        stream.write(json.dumps({"event": event, **keys}) + "\n")
+        stream.flush()
+
+    return emit
+
+
+def answer(request: dict, emit: Callable[..., None]) -> None:
+    """Run the request; the last event is `done` or `outcome`. Raises UserError."""
+    blas = load_openblas()
+    from kvpeak import inference  # imports MLX, which OpenBLAS has to precede
+
+    try:
+        peaks = inference.run_cell(request, blas, emit)
+    except Unsupported as error:
+        emit("outcome", outcome="unsupported", detail=str(error))
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):
+            raise
+        emit("outcome", outcome="oom", detail=" ".join(str(error).split()) or "out of memory")
+    else:
+        emit("done", **peaks, peak_rss_mib=peak_rss_mib())
+
+
+def peak_rss_mib() -> float:
+    """The most memory that this process had resident: VmHWM on Linux, ru_maxrss (bytes) on macOS."""
+    if sys.platform == "darwin":
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) / 2**10
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("request", type=Path, help="a JSON file, as docs/protocol.md describes it")
+    path = parser.parse_args().request
+    emit = take_stdout()
+    try:
+        answer(json.loads(path.read_text(encoding="utf-8")), emit)
+    except (OSError, json.JSONDecodeError) as error:
+        print(f"mlx_engine: {path}: {error}", file=sys.stderr)
+        return 1
+    except UserError as error:
+        print(f"mlx_engine: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

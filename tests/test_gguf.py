@@ -151,7 +151,7 @@ def test_missing_metadata_is_named(file):
     header = gguf.read_header(
         file(gguf_bytes({"general.architecture": scalar("str", "llama")}, {}))
     )
-    with pytest.raises(UserError, match="token_embd[.]weight: missing"):
+    with pytest.raises(UserError, match=r"token_embd[.]weight: missing"):
         gguf.llama_config(header)
 
 

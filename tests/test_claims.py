@@ -284,7 +284,7 @@ def test_growth_law_of_five_lengths(load):
 
 def fornace_results() -> Results:
     """The finding's 18 cells as if they had been measured here, one process each."""
-    axes = {"model": "qwen2.5-0.5b-instruct", "variant": "default"}
+    axes = {"model": "qwen2.5-0.5b-instruct", "cap": "none", "variant": "default"}
     with (ROOT / "config/fornace-2026-11-04.csv").open(newline="") as file:
         table = [axes | row for row in csv.DictReader(file)]
     summary, processes = {}, {column: {} for column in claims.SPEEDS}

@@ -72,39 +72,39 @@ def run_cell(
     request: dict,
     out: Path,
     position: str | None = None,
-    log: Path | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> str:
     """Measure one cell, write its files into `out` and return its outcome.
 
-    `position` ("k/n") and `log` (a file) are for the progress lines; `check` is called all the time and may
-    raise UserError to stop. Raises UserError, one line that names the cell, the cause and the log, if
-    there is no outcome; then what was in `out` stays as it was.
+    `position` ("k/n") is for the progress lines; `check` is called all the time and may raise UserError to
+    stop. Raises UserError, one line that names the cell, the cause and the log, if there is no outcome;
+    then what was in `out` stays as it was.
     """
     cell = cell_path(request)
-    results = _results_folder(out, cell)
-    attempt = results / "logs" / cell / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
-    progress = Progress(cell, position, log)
+    logs = _results_folder(out, cell) / "logs" / cell
+    attempt = None
+    progress = Progress(cell, position)
     try:
         with measuring_alone(cell, request.get("gpu"), progress.say, check):
+            attempt = logs / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
             attempt.mkdir(parents=True)
             progress.start(attempt)
-            return _measure(request, out, results, attempt, position, progress, check)
+            return _measure(request, out, attempt, position, progress, check)
     except OSError as error:
-        cause = f"{error.filename or out}: {error.strerror}"
+        cause = f"{error.filename or attempt}: {error.strerror}"
     except UserError as error:
         cause = str(error)
     with contextlib.suppress(OSError):
         progress.failed(cause)
-    raise UserError(f"{cell}: {cause}" + (f"; log: {attempt}" if attempt.exists() else ""))
+    raise UserError(f"{cell}: {cause}" + (f"; log: {attempt}" if attempt else ""))
 
 
-def _measure(request, out, results, attempt, position, progress, check) -> str:
+def _measure(request, out, attempt, position, progress, check) -> str:
     gpu = _gpu_of(request)
     harness, inputs = provenance.harness(), provenance.inputs(request)
     started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     before = _machine(gpu)
-    argv = engine_argv(request, attempt / "request.json", results)
+    argv = engine_argv(request, attempt / "request.json")
     ended = _run_engine(request, argv, attempt, before["available_mib"], gpu, progress, check)
     after = _machine(gpu)
     outcome, detail = conclude(ended, attempt / "stderr.txt")
@@ -148,7 +148,7 @@ def _run_engine(request, argv, attempt, available_mib, gpu, progress, check) -> 
     (attempt / "request.json").write_text(request_text, encoding="utf-8")
     environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {})
     kills, wall, clock, cpu = machine.oom_kills(), time.time(), time.monotonic(), _own_cpu_s()
-    with (attempt / "events.jsonl").open("wb") as raw:
+    with (attempt / "events.jsonl").open("wb", buffering=0) as raw:
         child = Child(argv, environment, attempt / "stderr.txt")
         try:
             memory = memory_of(child.pid)
@@ -298,7 +298,7 @@ def _last_line(file: Path) -> str:
 
 
 def _position(text: str) -> str:
-    if not re.fullmatch(r"[1-9][0-9]*/[1-9][0-9]*", text):
+    if not re.fullmatch(r"[0-9]+/[0-9]+", text):
         raise argparse.ArgumentTypeError(f"{text}; expected K/N, such as 3/24")
     return text
 
@@ -312,12 +312,11 @@ def main() -> int:
         "--out", required=True, type=Path, help="the cell's folder: results/cells/…/r1"
     )
     parser.add_argument("--position", type=_position, metavar="K/N", help="this is cell K of N")
-    parser.add_argument("--log", type=Path, help="a file that gets the progress lines too")
     arguments = parser.parse_args()
     signals = Signals()
     try:
         request = load_request(arguments.request)
-        run_cell(request, arguments.out, arguments.position, arguments.log, signals.check)
+        run_cell(request, arguments.out, arguments.position, signals.check)
     except UserError as error:
         print(f"run_cell: {error}", file=sys.stderr)
         return 1

@@ -9,24 +9,24 @@ from kvpeak.watch import Watched
 
 
 class Progress:
-    """Writes lines to the terminal and appends them to the logs."""
+    """Writes lines to the terminal and into the log of the attempt."""
 
-    def __init__(self, cell: str, position: str | None, log: Path | None = None):
+    def __init__(self, cell: str, position: str | None):
         """`position` is "k/n": cell k of n."""
         self._head = "cell {} of {}".format(*position.split("/")) if position else "cell"
         self._cell = cell
-        self._logs = [log] if log else []
+        self._file: Path | None = None
 
     def start(self, attempt: Path) -> None:
-        """The first line of an attempt, which logs into its folder from here on."""
-        self._logs.append(attempt / "runner.log")
+        """The first line of an attempt, whose folder gets the log."""
+        self._file = attempt / "runner.log"
         self.say(self._cell)
 
     def say(self, text: str) -> None:
         self._write(f"{self._head}: {text}")
 
     def failed(self, cause: str) -> None:
-        """Into the logs only: the program prints the cause itself."""
+        """Into the log only: the program prints the cause itself."""
         self._log(f"{self._head}: failed: {cause}")
 
     def phase(self, watched: Watched) -> None:
@@ -44,9 +44,8 @@ class Progress:
         self._log(line)
 
     def _log(self, line: str) -> None:
-        for file in self._logs:
-            file.parent.mkdir(parents=True, exist_ok=True)
-            with file.open("a", encoding="utf-8") as log:
+        if self._file:
+            with self._file.open("a", encoding="utf-8") as log:
                 print(line, file=log)
 
 

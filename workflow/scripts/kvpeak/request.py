@@ -49,6 +49,8 @@ def load_request(text: str) -> dict:
         engine,
         f"one of {', '.join(PROGRAMS)}",
     )
+    python = request.get("python", "")
+    _check(isinstance(python, str), "python", python, "the path of an interpreter")
     gpu = request.get("gpu")
     _check(gpu is None or (type(gpu) is int and gpu >= 0), "gpu", gpu, "a GPU's number, from 0")
     limits_of(request)

@@ -1,6 +1,7 @@
 """Replay a trace against a pool: the memory that an allocator would hold, exactly and at once."""
 
 from collections.abc import Iterable
+from functools import cache
 from typing import NamedTuple
 
 from kvpeak.pools import PRIVATE, SHARED, CandlePool, Pool, size_class
@@ -19,30 +20,35 @@ class Replay:
             self.step(block)
 
     def step(self, block: Block) -> None:
-        for event in block.script.events:
-            self.apply(event, block)
+        for layer in block.layers:
+            for event in block.script.events:
+                self.apply(event, layer, block.sizes)
 
-    def apply(self, event: Event, block: Block) -> None:
+    def apply(self, event: Event, layer: int | None, sizes: dict[str, int]) -> None:
         kind, tensor, size = event
-        place = key(tensor, block.layer)
+        place = (tensor, layer) if tensor in LAYER_TENSORS else tensor
         if kind == "alloc":
-            self.buffers[place] = PRIVATE, self.pool.take(block.sizes[size])
+            self.buffers[place] = PRIVATE, self.pool.take(sizes[size])
         elif kind == "free":
-            heap, size = self.buffers.pop(place)
-            self.pool.give(size, heap)
+            heap, nbytes = self.buffers.pop(place)
+            self.pool.give(nbytes, heap)
         elif kind == "rename":
-            self.buffers[key(size, block.layer)] = self.buffers.pop(place)
+            to = (size, layer) if size in LAYER_TENSORS else size
+            self.buffers[to] = self.buffers.pop(place)
         elif kind == "shared":
-            self.buffers[place] = SHARED, self.pool.take(block.sizes[size], SHARED)
+            self.buffers[place] = SHARED, self.pool.take(sizes[size], SHARED)
         elif kind == "upload":
-            self.buffers[place] = SHARED, self.pool.upload(block.sizes[size])
+            self.buffers[place] = SHARED, self.pool.upload(sizes[size])
         else:
             self.pool.wait()
 
 
-def key(tensor: str, layer: int | None):
-    """Where a tensor's buffer is filed: the caches exist once for each layer."""
-    return (tensor, layer) if tensor in LAYER_TENSORS else tensor
+@cache
+def places(tensors: tuple[str, ...], layers) -> tuple:
+    """Where the tensors' buffers are filed: the caches once for each layer, all others once."""
+    alone = [tensor for tensor in tensors if tensor not in LAYER_TENSORS]
+    layered = [tensor for tensor in tensors if tensor in LAYER_TENSORS]
+    return (*alone, *((tensor, layer) for layer in layers for tensor in layered))
 
 
 class Effect(NamedTuple):
@@ -59,9 +65,9 @@ class Effect(NamedTuple):
 class FastReplay(Replay):
     """The same result without repeating work: what a block does is looked up once it was seen.
 
-    What a block does follows from its script, the free buffers, the buffers of the tensors that it
-    drops, and its sizes, of which only the classes matter in the private heap, where every buffer
-    is a power of two. The layers of a pass and the passes of a decode soon repeat all four.
+    What a block does follows from its script, the number of its layers, the free buffers, the buffers of the
+    tensors that it drops, and its sizes, of which only the classes matter in the private heap, where
+    every buffer is a power of two. The passes of a decode, and the layers of one, soon repeat them.
     """
 
     def __init__(self, pool: CandlePool):
@@ -75,9 +81,10 @@ class FastReplay(Replay):
         self._classes: dict[Script, tuple[int, ...]] = {}  # of the sizes in _sizes
 
     def step(self, block: Block) -> None:
-        script, layer, buffers, pool = block.script, block.layer, self.buffers, self.pool
-        inputs = tuple([buffers[key(tensor, layer)] for tensor in script.inputs])
-        seen = script, self._size_classes(block), self._state, inputs
+        script, layers, buffers, pool = block.script, block.layers, self.buffers, self.pool
+        inputs = places(script.inputs, layers)
+        before = tuple([buffers[place] for place in inputs])
+        seen = script, len(layers), self._size_classes(block), self._state, before
         effect = self._effects.get(seen)
         if effect is None:
             self._effects[seen] = self._observe(block)
@@ -86,10 +93,9 @@ class FastReplay(Replay):
         pool.peak_held = max(pool.peak_held, pool.held + effect.peak_held)
         pool.held += effect.held
         pool.free += effect.free
-        for tensor in script.inputs:
-            del buffers[key(tensor, layer)]
-        for tensor, buffer in zip(script.outputs, effect.outputs, strict=True):
-            buffers[key(tensor, layer)] = buffer
+        for place in inputs:
+            del buffers[place]
+        buffers.update(zip(places(script.outputs, layers), effect.outputs, strict=True))
         self._state, self._stale = effect.state, True
 
     def _size_classes(self, block: Block) -> tuple[int, ...]:
@@ -103,20 +109,24 @@ class FastReplay(Replay):
         return self._classes[script]
 
     def _observe(self, block: Block) -> Effect:
-        """Replay the block event by event, and say what it did."""
-        pool = self.pool
-        if self._stale:
-            pool.restore(self._states[self._state])
-        held, total, peak, peak_held = pool.held, pool.total, pool.peak, pool.peak_held
-        pool.peak, pool.peak_held = total, held
-        super().step(block)
-        self._state, self._stale = self._number(pool.state()), False
+        """Take the block apart, into layers and those into events, and say what it did."""
+        pool, layers = self.pool, block.layers
+        held, free, peak, peak_held = pool.held, pool.free, pool.peak, pool.peak_held
+        pool.peak, pool.peak_held = held + free, held
+        if len(layers) > 1:
+            for layer in layers:
+                self.step(block._replace(layers=(layer,)))
+        else:
+            if self._stale:
+                pool.restore(self._states[self._state])
+            super().step(block)
+            self._state, self._stale = self._number(pool.state()), False
         effect = Effect(
             state=self._state,
-            outputs=tuple(self.buffers[key(t, block.layer)] for t in block.script.outputs),
+            outputs=tuple(self.buffers[place] for place in places(block.script.outputs, layers)),
             held=pool.held - held,
-            free=pool.total - total - (pool.held - held),
-            peak=pool.peak - total,
+            free=pool.free - free,
+            peak=pool.peak - held - free,
             peak_held=pool.peak_held - held,
         )
         pool.peak, pool.peak_held = max(peak, pool.peak), max(peak_held, pool.peak_held)

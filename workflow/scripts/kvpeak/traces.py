@@ -1,8 +1,8 @@
 """Traces: which buffers a model asks for, in which order, and when it drops them.
 
-A trace is a stream of blocks: one per layer of one forward pass, and one each for what comes before
-and after the layers. A block's events are a script shared by all blocks of its kind, with the sizes
-by name beside it, so that neither the stream nor its memory grows with what it describes.
+A trace is a stream of blocks: one for the layers of a forward pass, which all do the same, and one
+each for what comes before and after them. A block's events are a script that all blocks of its kind
+share, with the sizes by name beside it, so that the stream costs little and its memory nothing.
 
 The scripts follow Candle 0.11.0: candle-transformers/src/models/{qwen2,quantized_qwen2,llama}.rs,
 and the requests of its Metal operations (candle-core/src/metal_backend). A tensor is dropped where
@@ -22,6 +22,7 @@ ATTENTIONS = ("naive", "fused")
 WAITS = ("none", "op")
 LAYER_TENSORS = ("k_cache", "v_cache")  # one per layer; every other tensor exists once
 REQUESTS = ("alloc", "shared", "upload")  # the kinds of event that a pool serves
+OUTSIDE = (None,)  # the layers of a block that belongs to none
 SOFTMAX = "probabilities"  # the tensor that the softmax writes
 SDPA_BLOCKS = 32  # partial results of the fused kernel's second pass (SDPA_2PASS_BLOCKS)
 SDPA_TWO_PASSES = 1024  # keys from which it takes two passes (TWO_PASS_K_THRESHOLD)
@@ -40,16 +41,19 @@ class Event(NamedTuple):
 
 
 class Block(NamedTuple):
-    """One kind of work in one place: `sizes` gives the bytes that the script's size names mean."""
+    """A script that runs once in each of `layers`, or once outside them.
+
+    `sizes` gives the bytes that the script's size names mean.
+    """
 
     phase: str  # load, prefill, decode, sample or reset
-    layer: int | None
+    layers: range | tuple[None]
     script: "Script"
     sizes: dict[str, int]
 
 
 class Request(NamedTuple):
-    """One event of the flat stream: which layer, which tensor, how many bytes."""
+    """One event of the flat stream: in which layer, for which tensor, of how many bytes."""
 
     kind: str
     layer: int | None
@@ -170,7 +174,7 @@ def candle_trace(shapes: Shapes, work: Workload) -> Iterator[Block]:
             yield model.sample()
             yield from model.forward("decode", 1, total)
         yield model.sample()
-        yield from model.reset()
+        yield model.reset()
 
 
 def mlx_decode_trace(shapes: Shapes, work: Workload) -> Iterator[Block]:
@@ -186,24 +190,21 @@ def mlx_decode_trace(shapes: Shapes, work: Workload) -> Iterator[Block]:
         grow.rename("joined", tensor)
         drop.free(tensor)
     row = shapes.kv_heads * shapes.head_dim * shapes.itemsize
+    layers = range(shapes.layers)
     for _ in range(work.runs):
-        for total in range(work.prompt_tokens, work.prompt_tokens + work.generate):
-            prefill = total == work.prompt_tokens
-            sizes = {"cache": total * row}
-            for layer in range(shapes.layers):
-                yield Block(
-                    *(("prefill", layer, first) if prefill else ("decode", layer, grow)), sizes
-                )
-        for layer in range(shapes.layers):
-            yield Block("reset", layer, drop, {})
+        yield Block("prefill", layers, first, {"cache": work.prompt_tokens * row})
+        for total in range(work.prompt_tokens + 1, work.prompt_tokens + work.generate):
+            yield Block("decode", layers, grow, {"cache": total * row})
+        yield Block("reset", layers, drop, {})
 
 
 def requests(trace: Iterator[Block]) -> Iterator[Request]:
-    """The trace as a flat stream. A rename is no request and is left out."""
+    """The trace as a flat stream. A rename asks for nothing and is left out."""
     for block in trace:
-        for event in block.script.events:
-            if event.kind != "rename":
-                yield Request(event.kind, block.layer, event.tensor, block.sizes.get(event.size, 0))
+        for layer in block.layers:
+            for kind, tensor, size in block.script.events:
+                if kind != "rename":
+                    yield Request(kind, layer, tensor, block.sizes.get(size, 0))
 
 
 def host_mask_bytes(shapes: Shapes, work: Workload) -> int:
@@ -287,27 +288,25 @@ class Qwen2:
             "table": positions * half * item,
             "table_f32": positions * half * 4,
         }
-        return Block("load", None, self.script("load"), sizes)
+        return Block("load", OUTSIDE, self.script("load"), sizes)
 
     def forward(self, phase: str, tokens: int, total: int) -> Iterator[Block]:
         sizes = self.sizes(tokens, total)
         many, first = tokens > 1, tokens == total
-        yield Block(phase, None, self.embed(tokens, total), sizes)
+        yield Block(phase, OUTSIDE, self.embed(tokens, total), sizes)
         two_passes = not many and total >= SDPA_TWO_PASSES
         script = self.script("layer", many, first, self.strided(tokens, total), two_passes)
-        for layer in range(self.shapes.layers):
-            yield Block(phase, layer, script, sizes)
-        yield Block(phase, None, self.script("head", many), sizes)
+        yield Block(phase, range(self.shapes.layers), script, sizes)
+        yield Block(phase, OUTSIDE, self.script("head", many), sizes)
 
     def sample(self) -> Block:
-        return Block("sample", None, self.script("sample"), self.fixed)
+        return Block("sample", OUTSIDE, self.script("sample"), self.fixed)
 
     def drop_logits(self) -> Block:
-        return Block("prefill", None, self.script("drop_logits"), self.fixed)
+        return Block("prefill", OUTSIDE, self.script("drop_logits"), self.fixed)
 
-    def reset(self) -> Iterator[Block]:
-        for layer in range(self.shapes.layers):
-            yield Block("reset", layer, self.script("reset"), self.fixed)
+    def reset(self) -> Block:
+        return Block("reset", range(self.shapes.layers), self.script("reset"), self.fixed)
 
     def embed(self, tokens: int, total: int) -> Script:
         return self.script("embed", tokens > 1, tokens == total)

@@ -1,13 +1,13 @@
 """The result tables as plain values: what was planned, what was measured, how fast each process was."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from kvpeak.matrix import AXES
-from kvpeak.statistics import process_means
+from kvpeak.statistics import outliers, process_means
 
 MEMORY = (
     "peak_mib", "peak_footprint_mib", "peak_pool_mib", "peak_active_mib", "peak_rss_mib", "peak_device_mib",
@@ -34,6 +34,7 @@ class Results:
     processes: dict[
         str, dict[CellName, np.ndarray]
     ]  # column of SPEEDS → cell → mean of each process
+    outliers: dict[CellName, list[str]] = field(default_factory=dict)  # → a line a far-off run
 
     def missing(self, cell: CellName, column: str) -> str:
         """Why the cell has no value in this column, '' if it has one."""
@@ -62,7 +63,23 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
         },
         summary={_cell(row): row | {"peak_mib": peak_mib(row)} for row in rows(measured)},
         processes={column: process_means(run_table, column) for column in SPEEDS},
+        outliers=far_off_runs(run_table),
     )
+
+
+def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
+    """A line for each recorded run whose speed is far from the cell's other runs; the run still counts."""
+    lines = {}
+    recorded = runs[~runs["warmup"].astype(bool)]
+    for cell, part in recorded.groupby(list(AXES), sort=False):
+        for column in SPEEDS:
+            values = part[column].to_numpy()
+            for row in part[outliers(values)].to_dict("records"):
+                lines.setdefault(cell, []).append(
+                    f"run {row['run']} of r{row['round']} is far off: {column} {row[column]:,.1f}, "
+                    f"median {np.median(values):,.1f}"
+                )
+    return lines
 
 
 def peak_mib(row: dict) -> float | None:

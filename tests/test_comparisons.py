@@ -1,0 +1,176 @@
+"""Before → after on the small result set (tests/data/small), and on changes made up in the tests."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kvpeak import comparisons
+from kvpeak.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
+from kvpeak.results import SPEEDS, Results, read_results
+
+SMALL = Path(__file__).parent / "data/small"
+
+
+@pytest.fixture(scope="module")
+def small():
+    return read_results(*(SMALL / name for name in ("plan.csv", "summary.csv", "runs.csv")))
+
+
+def two_cells(before, after, column="decode_tok_s", peaks=(1000.0, 400.0)) -> Results:
+    """One pair of cells with these process means of a speed."""
+    cells = [("mlx", "tiny", "p", "cat", cap, "default") for cap in ("none", "32MiB")]
+    summary = {
+        cell: {
+            "outcome": "ok", "peak_mib": peak, "peak_footprint_mib": peak, "flags": None,
+            "peak_footprint_min_mib": peak - 5, "method": "live", "prompt_tokens": 513,
+        }
+        for cell, peak in zip(cells, peaks, strict=True)
+    }  # fmt: skip
+    processes = {name: {} for name in SPEEDS}
+    processes[column] = {cells[0]: np.array(before), cells[1]: np.array(after)}
+    return Results(dict.fromkeys(cells, ""), summary, processes)
+
+
+def the_change(*speeds, **more):
+    (pair,) = compare(two_cells(*speeds, **more), "cap", "none", "32MiB").pairs
+    (change,) = pair.speeds.values()
+    return change
+
+
+def test_pairs_differ_on_the_compared_axis_only(small):
+    found = compare(small, "cap", "none", "32MiB").pairs
+    assert [(pair.names["prompt"], pair.names["kv_cache"]) for pair in found] == [
+        ("alice-512", "cat"),
+        ("alice-512", "prealloc"),
+        ("alice-2048", "cat"),
+        ("alice-2048", "prealloc"),
+    ]  # the model that needs a GPU was not measured on either side
+    assert all("cap" not in pair.names for pair in found)
+
+
+def test_a_pair_shows_peaks_ratio_and_speeds(small):
+    pair = compare(small, "cap", "none", "32MiB").pairs[0]
+    assert (pair.before["peak_mib"], pair.after["peak_mib"]) == (1000, 440)
+    assert (pair.peak_ratio, pair.peak_change_mib, pair.above_noise) == (0.44, -560, True)
+    decode = pair.speeds["decode_tok_s"]
+    assert (decode.before, decode.after, decode.ratio.n) == (100.0, 100.25, (4, 4))
+    assert decode.verdict == SAME
+
+
+def test_an_outcome_is_data_and_has_no_ratio(small):
+    pair = compare(small, "cap", "none", "32MiB").pairs[2]
+    assert (pair.before["outcome"], pair.after["outcome"]) == ("oom", "ok")
+    assert (pair.complete, pair.peak_ratio, pair.above_noise) == (False, None, False)
+    assert pair.flags == ("none: on battery",)
+
+
+def test_a_side_that_was_not_run_is_none(small):
+    cell = ("mlx-0.32.4", "tiny", "alice-512", "cat", "32MiB", "default")
+    fewer = {name: row for name, row in small.summary.items() if name != cell}
+    pair = compare(replace(small, summary=fewer), "cap", "none", "32MiB").pairs[0]
+    assert pair.after is None
+    assert not pair.complete
+
+
+def test_ranges_that_meet_are_noise():
+    apart = two_cells([1.0], [1.0], peaks=(1000.0, 900.0))
+    assert compare(apart, "cap", "none", "32MiB").pairs[0].above_noise
+    for row in apart.summary.values():
+        row["peak_footprint_min_mib"] = row["peak_mib"] - 150
+    assert not compare(apart, "cap", "none", "32MiB").pairs[0].above_noise
+    near = two_cells([1.0], [1.0], peaks=(1000.0, 960.0))
+    assert not compare(near, "cap", "none", "32MiB").pairs[0].above_noise
+
+
+def test_verdicts_on_a_speed():
+    quiet = [100.0, 101, 99, 100.5]
+    assert the_change(quiet, quiet).verdict == SAME
+    slower = the_change(quiet, [80.0, 81, 79, 82])
+    assert (slower.verdict, slower.p) == (SLOWER, pytest.approx(2 / 70))
+    assert the_change([80.0, 81, 79, 82], quiet).verdict == FASTER
+    assert the_change(quiet, [80.0, 81, 79, 82], column="ttft_ms").verdict == FASTER
+    unclear = the_change(quiet, [100.0, 112, 92, 101])
+    assert unclear.verdict == UNCLEAR
+    assert unclear.would_do > 4
+
+
+def test_a_speed_with_too_few_processes_is_not_testable():
+    change = the_change([100.0, 100, 100], [50.0, 50, 50])
+    assert (change.verdict, change.would_do, change.ratio.low) == (NOT_TESTABLE, 4, None)
+
+
+def test_many_comparisons_need_more_processes():
+    results = two_cells([100.0, 101, 99, 100], [80.0, 81, 79, 82])
+    for name in SPEEDS:
+        results.processes[name] = results.processes["decode_tok_s"]
+    (pair,) = compare(results, "cap", "none", "32MiB").pairs
+    change = pair.speeds["decode_tok_s"]
+    assert (change.verdict, change.p) == (NOT_TESTABLE, None)
+    assert change.would_do == 5  # 2 / C(10, 5) = 0.008 < 0.05 / 3
+
+
+def test_far_off_runs_are_flagged(tmp_path):
+    runs = (SMALL / "runs.csv").read_text().splitlines()
+    cat = [number for number, line in enumerate(runs) if ",alice-512,cat,none,default,3,1," in line]
+    assert ",1.27,99," in runs[cat[0]]
+    runs[cat[0]] = runs[cat[0]].replace(",1.27,99,", ",1.27,40,")
+    (tmp_path / "runs.csv").write_text("\n".join(runs) + "\n")
+    results = read_results(SMALL / "plan.csv", SMALL / "summary.csv", tmp_path / "runs.csv")
+    pair = compare(results, "cap", "none", "32MiB").pairs[0]
+    assert pair.flags == ("none: run 1 of r3 is far off: decode_tok_s 40.0, median 100.0",)
+    assert pair.speeds["decode_tok_s"].before == pytest.approx(np.mean([100, 101, 40, 100]))
+
+
+def test_the_lead_is_the_largest_change_in_plain_numbers(small):
+    found = lead(compare(small, "cap", "none", "32MiB"))
+    assert found.title == (
+        "With a cap of 32MiB on the buffer pool the peak of tiny with cat at 513 tokens "
+        "falls from 1,000 to 440 MiB"
+    )
+    assert found.sentence.startswith(
+        "With a cap of 32MiB on the buffer pool, tiny with the cat cache on a prompt of 513 tokens (mlx-0.32.4) peaks "
+        "at 440 MiB instead of 1,000 MiB (2.27× less); prefill is the same within 5 % (ratio 1.000, 1.000 to 1.000, "
+        "n = 4 and 4), decode is the same within 5 % (ratio 1.002, 0.9"
+    )
+
+
+def test_the_lead_says_when_speed_cannot_be_told(small):
+    found = lead(compare(small, "kv_cache", "cat", "prealloc"))
+    assert found.title.startswith("With the prealloc cache instead of cat the peak of tiny at 513")
+    assert (
+        "decode 100.0 → 100.0 tok/s (not testable with n = 1 and 4; 4 would do)" in found.sentence
+    )
+    assert "(mlx-0.32.4, no cap)" in found.sentence
+
+
+def test_the_lead_says_when_there_is_nothing(small):
+    prealloc = {cell: row for cell, row in small.summary.items() if cell[3] == "prealloc"}
+    found = lead(compare(replace(small, summary=prealloc), "cap", "none", "32MiB"))
+    assert found.pair is None
+    assert found.title == "With a cap of 32MiB on the buffer pool no peak changes above the noise"
+    assert "of 2 pairs of cells the peaks differ by at most 0.5%" in found.sentence
+    found = lead(compare(replace(small, summary={}), "cap", "none", "32MiB"))
+    assert found.title.endswith("nothing to compare")
+
+
+def test_a_measured_change_leads_before_a_larger_prediction(small):
+    replayed = ("candle", "tiny", "alice-512", "cat")
+    plan, summary = dict(small.plan), dict(small.summary)
+    for cap, peak in (("none", 9000.0), ("32MiB", 1000.0)):
+        cell = (*replayed, cap, "default")
+        row = small.summary["mlx-0.32.4", "tiny", "alice-512", "cat", cap, "default"]
+        peaks = {"peak_mib": peak, "peak_footprint_mib": peak, "peak_footprint_min_mib": peak}
+        plan[cell], summary[cell] = "", row | peaks | {"method": "replayed: counted"}
+    both = replace(small, plan=plan, summary=summary)
+    assert lead(compare(both, "cap", "none", "32MiB")).pair.names["commit"] == "mlx-0.32.4"
+    only = {cell: row for cell, row in summary.items() if cell[0] == "candle"}
+    sentence = lead(compare(replace(both, summary=only), "cap", "none", "32MiB")).sentence
+    assert "(9.00× less), as predicted by replayed: counted; speed was not measured." in sentence
+
+
+@pytest.mark.parametrize("axis", comparisons.TITLES)
+def test_every_axis_has_a_title(axis):
+    found = lead(comparisons.Comparison(axis, "a", "b", []))
+    assert "b" in found.title

@@ -1,0 +1,287 @@
+"""Before → after: the pairs of cells that differ on one axis only, what changed, and the sentence that it supports."""
+
+from dataclasses import dataclass, field
+
+from kvpeak import statistics
+from kvpeak.matrix import AXES
+from kvpeak.results import SPEEDS, CellName, Results
+
+# A difference counts if it is larger than this share and larger than what the processes differ among themselves.
+# Peaks of equal cells repeat within 1 %.
+PRACTICAL = 0.05
+
+SPEED_NAMES = {
+    "prefill_tok_s": ("prefill", "tok/s"),
+    "ttft_ms": ("time to first token", "ms"),
+    "decode_tok_s": ("decode", "tok/s"),
+}
+SAME, FASTER, SLOWER = "same within 5 %", "faster", "slower"
+UNCLEAR, NOT_TESTABLE = "unclear", "not testable"
+
+
+@dataclass(frozen=True)
+class Change:
+    """What happened to one speed: the ratio after / before over processes, and what may be said of it."""
+
+    before: float
+    after: float
+    ratio: statistics.Ratio
+    p: float | None  # of the rank test, Holm-corrected; None where it could not reach significance
+    verdict: str  # SAME, FASTER, SLOWER, UNCLEAR or NOT_TESTABLE
+    would_do: (
+        int | None
+    )  # processes a side, where the verdict is UNCLEAR or NOT_TESTABLE; None: no number would
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two cells that differ on the compared axis only; a side that was not run here is None."""
+
+    names: dict[str, str]  # on the other axes
+    before: dict | None  # rows of the summary, with peak_mib
+    after: dict | None
+    speeds: dict[str, Change] = field(default_factory=dict)  # by column; only what both sides have
+    flags: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether both sides ended well and have a peak."""
+        return all(
+            side and side["outcome"] == "ok" and side["peak_mib"] is not None
+            for side in (self.before, self.after)
+        )
+
+    @property
+    def peak_ratio(self) -> float | None:
+        """Peak after / before; None if a side has none."""
+        return self.after["peak_mib"] / self.before["peak_mib"] if self.complete else None
+
+    @property
+    def peak_change_mib(self) -> float | None:
+        """Peak after − before in MiB; None if a side has none."""
+        return self.after["peak_mib"] - self.before["peak_mib"] if self.complete else None
+
+    @property
+    def above_noise(self) -> bool:
+        """Whether the peaks differ by more than PRACTICAL and the ranges over their processes do not meet."""
+        if not self.complete or abs(self.peak_ratio - 1) <= PRACTICAL:
+            return False
+        (before_low, before_high), (after_low, after_high) = map(
+            peak_range, (self.before, self.after)
+        )
+        return after_high < before_low or before_high < after_low
+
+    @property
+    def live(self) -> bool:
+        return all(side["method"] == "live" for side in (self.before, self.after))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One entry of the matrix's `compare`, with every pair of which a side was measured here."""
+
+    axis: str
+    before: str
+    after: str
+    pairs: list[Pair]
+
+
+@dataclass(frozen=True)
+class Lead:
+    """What a comparison comes to: plain text, not yet escaped for Markdown. `pair` is None if nothing was found."""
+
+    title: str
+    sentence: str
+    pair: Pair | None
+
+
+def compare(results: Results, axis: str, before: str, after: str) -> Comparison:
+    """Pair the cells that differ on the axis only. The p values of all pairs and speeds are Holm-corrected together."""
+    position = AXES.index(axis)
+    cells = [
+        (cell, (*cell[:position], after, *cell[position + 1 :]))
+        for cell in results.plan
+        if cell[position] == before
+    ]
+    cells = [
+        pair
+        for pair in cells
+        if pair[1] in results.plan and any(c in results.summary for c in pair)
+    ]
+    changes = _changes(results, cells)
+    pairs = [
+        Pair(
+            names={name: value for name, value in zip(AXES, one, strict=True) if name != axis},
+            before=results.summary.get(one),
+            after=results.summary.get(other),
+            speeds={column: changes[one, column] for column in SPEEDS if (one, column) in changes},
+            flags=tuple(
+                f"{side}: {flag}"
+                for side, cell in ((before, one), (after, other))
+                for flag in _flags(results, cell)
+            ),
+        )
+        for one, other in cells
+    ]
+    return Comparison(axis, before, after, pairs)
+
+
+def peak_range(row: dict) -> tuple[float, float]:
+    """The smallest and the largest peak of a cell's processes, MiB; the device's peak has no range."""
+    largest = row["peak_mib"]
+    smallest = row["peak_footprint_min_mib"] if row["peak_footprint_mib"] == largest else None
+    return (largest if smallest is None else smallest), largest
+
+
+def _flags(results: Results, cell: CellName) -> list[str]:
+    flags = (results.summary.get(cell) or {}).get("flags") or ""
+    return [*filter(None, flags.split("; ")), *results.outliers.get(cell, [])]
+
+
+def _changes(results: Results, cells) -> dict[tuple[CellName, str], Change]:
+    """(cell before, column) → its change, for the pairs that have the speed on both sides."""
+    samples = {
+        (one, column): (results.speeds(one, column), results.speeds(other, column))
+        for one, other in cells
+        for column in SPEEDS
+    }
+    samples = {key: pair for key, pair in samples.items() if all(side.size for side in pair)}
+    alpha = (1 - statistics.CONFIDENCE) / max(1, len(samples))
+    p = [statistics.rank_test(*pair, alpha) for pair in samples.values()]
+    # One that cannot reach significance is a comparison all the same: it enters the correction with p = 1.
+    corrected = statistics.holm([1 if value is None else value for value in p])
+    return {
+        (cell, column): _change(column, *pair, None if raw is None else float(adjusted), alpha)
+        for ((cell, column), pair), raw, adjusted in zip(samples.items(), p, corrected, strict=True)
+    }
+
+
+def _change(column: str, before, after, p: float | None, alpha: float) -> Change:
+    ratio = statistics.ratio_of_means(after, before)
+    low, high = statistics.within(PRACTICAL)
+    verdict, would_do = UNCLEAR, None
+    if not ratio.testable:
+        verdict, would_do = NOT_TESTABLE, statistics.MIN_PROCESSES
+    elif ratio.inside(low, high):
+        verdict = SAME
+    elif ratio.outside(low, high) and p is None:
+        verdict, would_do = NOT_TESTABLE, statistics.processes_for_rank_test(alpha)
+    elif ratio.outside(low, high) and p <= 1 - statistics.CONFIDENCE:
+        verdict = FASTER if (ratio.value > 1) == (column != "ttft_ms") else SLOWER
+    else:
+        would_do = statistics.processes_for_interval(after, before, low, high)
+    return Change(float(before.mean()), float(after.mean()), ratio, p, verdict, would_do)
+
+
+# The lead.
+
+TITLES = {
+    "commit": "From {before} to {after}",
+    "model": "With {after} instead of {before}",
+    "prompt": "With {after} instead of {before}",
+    "kv_cache": "With the {after} cache instead of {before}",
+    "cap": "With a cap of {after} on the buffer pool",
+    "variant": "With the variant {after} instead of {before}",
+}
+
+
+def lead(comparison: Comparison) -> Lead:
+    """The largest change of a peak that the data support, in one sentence, or the honest opposite.
+
+    The largest in MiB; measured pairs before replayed ones.
+    """
+    subject = _subject(comparison)
+    found = [pair for pair in comparison.pairs if pair.above_noise]
+    if not found:
+        return _no_lead(comparison, subject)
+    pair = max(found, key=lambda pair: (pair.live, abs(pair.peak_change_mib)))
+    before, after = pair.before["peak_mib"], pair.after["peak_mib"]
+    change = "falls" if after < before else "rises"
+    mib = f"from {before:,.0f} to {after:,.0f} MiB"
+    title = f"{subject} the peak of {_what(pair)} {change} {mib}"
+    factor = max(before, after) / min(before, after)
+    sentence = (
+        f"{subject}, {_where(pair)} peaks at {after:,.0f} MiB instead of {before:,.0f} MiB "
+        f"({factor:.2f}× {'less' if after < before else 'more'}){_method(pair)}; {spell_speeds(pair)}."
+    )
+    return Lead(title, sentence, pair)
+
+
+def _subject(comparison: Comparison) -> str:
+    if comparison.axis == "cap" and comparison.after == "none":
+        return f"Without the cap of {comparison.before} on the buffer pool"
+    if comparison.axis == "cap" and comparison.before != "none":
+        return f"With a cap of {comparison.after} on the buffer pool instead of {comparison.before}"
+    return TITLES[comparison.axis].format(before=comparison.before, after=comparison.after)
+
+
+def _no_lead(comparison: Comparison, subject: str) -> Lead:
+    complete = [pair for pair in comparison.pairs if pair.complete]
+    if not complete:
+        return Lead(
+            f"{subject}: nothing to compare",
+            f"{subject}: no pair of cells was measured to the end here, so nothing can be said.",
+            None,
+        )
+    largest = max(abs(pair.peak_ratio - 1) for pair in complete)
+    return Lead(
+        f"{subject} no peak changes above the noise",
+        f"{subject}, no difference above the noise was found: of {len(complete)} pairs of cells the peaks differ by "
+        f"at most {largest:.1%}, or by less than the processes do among themselves.",
+        None,
+    )
+
+
+def _what(pair: Pair) -> str:
+    """E.g. `qwen2-tiny with cat at 513 tokens`, without the name on the compared axis."""
+    names = pair.names
+    cache = f" with {names['kv_cache']}" if "kv_cache" in names else ""
+    tokens = f" at {int(pair.before['prompt_tokens']):,} tokens" if "prompt" in names else ""
+    return f"{names.get('model', 'each model')}{cache}{tokens}"
+
+
+def _where(pair: Pair) -> str:
+    names = pair.names
+    cache = f" with the {names['kv_cache']} cache" if "kv_cache" in names else ""
+    tokens = (
+        f" on a prompt of {int(pair.before['prompt_tokens']):,} tokens" if "prompt" in names else ""
+    )
+    others = [names["commit"]] if "commit" in names else []
+    if "cap" in names:
+        others.append("no cap" if names["cap"] == "none" else f"cap {names['cap']}")
+    if names.get("variant", "default") != "default":
+        others.append(f"variant {names['variant']}")
+    return f"{names.get('model', 'the model')}{cache}{tokens} ({', '.join(others)})"
+
+
+def _method(pair: Pair) -> str:
+    if pair.live:
+        return ""
+    methods = dict.fromkeys(side["method"] for side in (pair.before, pair.after))
+    return f", as predicted by {' and '.join(methods)}"
+
+
+def spell_speeds(pair: Pair) -> str:
+    """What happened to the speeds of prefill and decode, in words and plain numbers."""
+    spoken = [
+        spell_change(column, pair.speeds[column])
+        for column in ("prefill_tok_s", "decode_tok_s")
+        if column in pair.speeds
+    ]
+    return ", ".join(spoken) if spoken else "speed was not measured"
+
+
+def spell_change(column: str, change: Change) -> str:
+    """E.g. `decode is the same within 5 % (ratio 1.002, 0.991 to 1.013, n = 5 and 5)`."""
+    ratio, (name, unit) = change.ratio, SPEED_NAMES[column]
+    numbers = f"{change.before:,.1f} → {change.after:,.1f} {unit}"
+    n = f"n = {ratio.n[0]} and {ratio.n[1]}"
+    if not ratio.testable:
+        return f"{name} {numbers} ({NOT_TESTABLE} with {n}; {change.would_do} would do)"
+    interval = f"ratio {ratio.value:.3f}, {ratio.low:.3f} to {ratio.high:.3f}, {n}"
+    if change.verdict == SAME:
+        return f"{name} is the {SAME} ({interval})"
+    if change.verdict in (FASTER, SLOWER):
+        return f"{name} is {change.verdict}, {numbers} ({interval}, p = {change.p:.3g})"
+    more = f"; {change.would_do} would do" if change.would_do else ""
+    return f"{name} {numbers} is {change.verdict} ({interval}{more})"

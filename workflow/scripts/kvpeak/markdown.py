@@ -48,3 +48,10 @@ def table(header: list[str], rows: list[list], right: str = "") -> Markdown:
     alignment = [("--:" if mark == "r" else "---") for mark in right.ljust(len(header))]
     lines = [header, alignment, *([escape(value) for value in row] for row in rows)]
     return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
+
+
+def percent(value, digits: int = 1) -> Markdown:
+    """A share as a signed percentage: 0.05 → +5.0 %."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return Markdown("–")
+    return Markdown(f"{100 * value:+.{digits}f} %".replace("-", "−"))

@@ -1,0 +1,207 @@
+"""Render report/finding.md from the tables and the cells' records. Nothing in the document is written by hand."""
+
+import argparse
+import csv
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+
+import jinja2
+
+from kvpeak import markdown
+from kvpeak.comparisons import compare
+from kvpeak.errors import UserError
+from kvpeak.files import write_together
+from kvpeak.markdown import Markdown, code, number
+from kvpeak.matrix import AXES, Matrix, load_matrix
+from kvpeak.results import read_results, read_table, rows
+
+SHOWN_CELLS = 60  # a longer table is left to results/summary.csv
+MEMORY_COLUMNS = (
+    ("peak_footprint_mib", "Footprint"),
+    ("peak_device_mib", "Device"),
+    ("peak_pool_mib", "Pool"),
+    ("peak_active_mib", "Active"),
+    ("peak_rss_mib", "RSS"),
+    ("loaded_mib", "Loaded"),
+)
+
+
+def environment() -> jinja2.Environment:
+    """Jinja that refuses undefined variables and escapes every value for Markdown."""
+    jinja = jinja2.Environment(
+        loader=jinja2.FileSystemLoader("report/templates"),
+        undefined=jinja2.StrictUndefined,
+        finalize=markdown.escape,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    jinja.filters |= {
+        "code": code,
+        "number": number,
+        "times": markdown.times,
+        "percent": markdown.percent,
+        "listed": listed,
+    }
+    jinja.globals["table"] = markdown.table
+    return jinja
+
+
+def listed(values) -> Markdown:
+    """'a, b and c' in code marks."""
+    *first, last = [code(value) for value in values]
+    return Markdown(f"{', '.join(first)} and {last}" if first else last)
+
+
+def context(matrix: Matrix, folder: Path) -> dict:
+    """Everything the template may use, from the tables of `folder` (results/)."""
+    results = read_results(folder / "plan.csv", folder / "summary.csv", folder / "runs.csv")
+    plan = rows(read_table(folder / "plan.csv"))
+    summary = rows(read_table(folder / "summary.csv"))
+    records = [record for row in plan if (record := read_record(row))]
+    return {
+        "matrix": matrix,
+        "protocol": matrix.protocol,
+        "comparisons": compare(matrix.compare, results),
+        "summary": summary,
+        "memory_table": memory_table(summary),
+        "outcomes": [row for row in summary if row["outcome"] != "ok"],
+        "flagged": [row for row in summary if row["flags"]],
+        "checks": rows(read_table(folder / "checks.csv")),
+        "not_here": not_here(plan),
+        "planned": len(plan),
+        "machines": distinct(record["machine"]["before"]["name"] for record in records),
+        "engines": engines(records),
+        "models": models(records),
+        "harness": distinct(harness(record) for record in records),
+        "period": period(records),
+        "builds": builds(folder),
+        "single": {axis: names[0] for axis in AXES if len(names := names_of(summary, axis)) == 1},
+        "untestable": [row for row in read_checks(folder) if row["verdict"] == "not testable"],
+        "figures": read_figures(folder),
+        "replay": read_replay(folder),
+    }
+
+
+def read_record(row: dict) -> dict | None:
+    """The cell.json of a planned cell, None if it was not measured."""
+    path = Path(row["path"], "cell.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def read_checks(folder: Path) -> list[dict]:
+    return rows(read_table(folder / "checks.csv"))
+
+
+def read_figures(folder: Path) -> list[dict]:
+    """The figures that plot.py drew: file, title, alt, caption."""
+    path = folder / "figures.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+
+
+def read_replay(folder: Path) -> dict[str, list[dict]] | None:
+    """The replay's tables by name, None if there is no replay."""
+    tables = {}
+    for path in sorted((folder / "replay").glob("*.csv")):
+        with path.open(newline="", encoding="utf-8") as file:
+            tables[path.stem] = list(csv.DictReader(file))
+    return tables or None
+
+
+def memory_table(summary: list[dict]) -> Markdown:
+    """Every measured cell by every counter that has a value anywhere, MiB."""
+    columns = [(key, title) for key, title in MEMORY_COLUMNS if any(row[key] is not None for row in summary)]
+    axes = [axis for axis in AXES if len(names_of(summary, axis)) > 1] or ["kv_cache"]
+    header = [*(axis.replace("_", " ") for axis in axes), *(title for _, title in columns)]
+    body = [
+        [*(code(row[axis]) for axis in axes), *(number(row[key]) for key, _ in columns)]
+        for row in summary[:SHOWN_CELLS]
+    ]
+    return markdown.table(header, body, " " * len(axes) + "r" * len(columns))
+
+
+def names_of(summary: list[dict], axis: str) -> list[str]:
+    return distinct(row[axis] for row in summary)
+
+
+def not_here(plan: list[dict]) -> list[dict]:
+    """Why planned cells do not run here, the most frequent reason first."""
+    reasons = Counter(row["reason"] for row in plan if row["reason"])
+    return [{"reason": reason, "cells": cells} for reason, cells in reasons.most_common()]
+
+
+def engines(records: list[dict]) -> list[dict]:
+    """What each commit ran: packages, device, and what else its engine said of itself."""
+    by_commit = {record["cell"]["commit"]: record for record in reversed(records)}
+    found = []
+    for commit in distinct(record["cell"]["commit"] for record in records):
+        engine = by_commit[commit]["engine"]
+        found.append(
+            {
+                "commit": commit,
+                "versions": engine.get("versions", {}),
+                "device": engine.get("device", {}),
+                "blas": engine.get("blas"),
+            }
+        )
+    return found
+
+
+def models(records: list[dict]) -> list[dict]:
+    """Each measured model: weights, dtype, and the hash of its folder."""
+    by_model = {record["cell"]["model"]: record for record in reversed(records)}
+    return [
+        {
+            "name": name,
+            "weights": record["request"]["model"]["weights"],
+            "kind": record["request"]["model"]["kind"],
+            "dtype": record["engine"].get("dtype"),
+            "sha256": (record.get("inputs") or {}).get("model_sha256"),
+        }
+        for name, record in sorted(by_model.items())
+    ]
+
+
+def harness(record: dict) -> str:
+    """Version and revision of kvpeak that measured a cell."""
+    made = record["harness"]
+    revision = (made["revision"] or "no git revision")[:12]
+    return f"kvpeak {made['version']}, {revision}{', with uncommitted changes' if made['dirty'] else ''}"
+
+
+def period(records: list[dict]) -> dict | None:
+    """When the first and the last cell started (UTC dates)."""
+    starts = sorted(record["started_at"][:10] for record in records)
+    return {"first": starts[0], "last": starts[-1]} if starts else None
+
+
+def builds(folder: Path) -> list[dict]:
+    """What was built for external engines."""
+    paths = sorted((folder / "engines").glob("*/engine.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def distinct(values) -> list:
+    return list(dict.fromkeys(values))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--matrix", default="config/matrix.yaml", help="default: %(default)s")
+    parser.add_argument("--results", type=Path, default=Path("results"), help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("report/finding.md"), help="default: %(default)s")
+    arguments = parser.parse_args()
+    try:
+        matrix = load_matrix(arguments.matrix)
+        text = environment().get_template("finding.md.j2").render(context(matrix, arguments.results))
+    except (UserError, jinja2.TemplateError) as error:
+        print(f"{arguments.out}: {error}", file=sys.stderr)
+        return 1
+    write_together(arguments.out.parent, {arguments.out.name: text})
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

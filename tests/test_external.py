@@ -45,7 +45,7 @@ def test_a_value_is_one_argument_whatever_it_holds(tmp_path):
     asked = request(tmp_path, run=("bin/x", "--a={kv_cache};{{x}}", "{out}"))
     asked["cell"] = CELL | {"kv_cache": "$(id) {out}"}
     program, first, out = external.command_of(asked, tmp_path)
-    assert program == "results/engines/c/source/bin/x"
+    assert program.endswith("/results/engines/c/source/bin/x")
     assert first == "--a=$(id) {out};{x}"
     assert out == str(tmp_path)
 

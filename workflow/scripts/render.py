@@ -112,7 +112,11 @@ def read_replay(folder: Path) -> dict[str, list[dict]] | None:
 
 def memory_table(summary: list[dict]) -> Markdown:
     """Every measured cell by every counter that has a value anywhere, MiB."""
-    columns = [(key, title) for key, title in MEMORY_COLUMNS if any(row[key] is not None for row in summary)]
+    columns = [
+        (key, title)
+        for key, title in MEMORY_COLUMNS
+        if any(row[key] is not None for row in summary)
+    ]
     axes = [axis for axis in AXES if len(names_of(summary, axis)) > 1] or ["kv_cache"]
     header = [*(axis.replace("_", " ") for axis in axes), *(title for _, title in columns)]
     body = [
@@ -190,12 +194,18 @@ def distinct(values) -> list:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--matrix", default="config/matrix.yaml", help="default: %(default)s")
-    parser.add_argument("--results", type=Path, default=Path("results"), help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("report/finding.md"), help="default: %(default)s")
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--out", type=Path, default=Path("report/finding.md"), help="default: %(default)s"
+    )
     arguments = parser.parse_args()
     try:
         matrix = load_matrix(arguments.matrix)
-        text = environment().get_template("finding.md.j2").render(context(matrix, arguments.results))
+        text = (
+            environment().get_template("finding.md.j2").render(context(matrix, arguments.results))
+        )
     except (UserError, jinja2.TemplateError) as error:
         print(f"{arguments.out}: {error}", file=sys.stderr)
         return 1

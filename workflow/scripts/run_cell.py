@@ -19,7 +19,8 @@ from kvpeak import machine, provenance
 from kvpeak.child import Child
 from kvpeak.engines import engine_argv
 from kvpeak.errors import UserError
-from kvpeak.events import Conversation, excerpt
+from kvpeak.events import BadAnswer, Conversation, excerpt
+from kvpeak.external import Table
 from kvpeak.files import write_together
 from kvpeak.lock import measuring_alone
 from kvpeak.nvml import Gpu, chosen_gpu, open_gpu
@@ -143,13 +144,19 @@ def _run_engine(request, argv, attempt, available_mib, gpu, progress, check) -> 
     """Run the engine to its end, whichever that is; its request, events and messages stay in `attempt`."""
     limits, protocol = limits_of(request), request["protocol"]
     guard = Guard.at_start(limits.guard_fraction, available_mib, machine.total_mib())
-    watched = Watched(Conversation(protocol["warmup"], protocol["recorded"]))
+    external = request["engine"] == "command"
+    watched = Watched(
+        Table(request, attempt)
+        if external
+        else Conversation(protocol["warmup"], protocol["recorded"])
+    )
     request_text = json.dumps(request, indent=1) + "\n"
     (attempt / "request.json").write_text(request_text, encoding="utf-8")
     environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {})
     kills, wall, clock, cpu = machine.oom_kills(), time.time(), time.monotonic(), _own_cpu_s()
-    with (attempt / "events.jsonl").open("wb", buffering=0) as raw:
-        child = Child(argv, environment, attempt / "stderr.txt")
+    folder = request["external"]["folder"] if external else None
+    with (attempt / ("stdout.txt" if external else "events.jsonl")).open("wb", buffering=0) as raw:
+        child = Child(argv, environment, attempt / "stderr.txt", folder)
         try:
             memory = memory_of(child.pid)
             Watch(child, memory, gpu, guard, limits, watched, raw, progress.phase, check).run()
@@ -211,18 +218,14 @@ def conclude(ended: Ended, stderr: Path) -> tuple[str, str | None]:
         how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         said = _last_line(stderr)
         raise UserError(f"engine crashed in phase {phase}: {how}" + (f": {said}" if said else ""))
-    if watched.truncated:
-        raise UserError(f"garbled answer in phase {phase}: {watched.truncated}")
-    if not watched.conversation.complete:
-        raise UserError(f"engine exited in phase {phase} without done or outcome")
-    last = watched.conversation.events[-1]
-    if last["event"] == "outcome":
-        return last["outcome"], excerpt(last["detail"].encode(), 300)
-    return "ok", None
+    try:
+        return watched.conversation.answer()
+    except BadAnswer as error:
+        raise UserError(f"garbled answer in phase {phase}: {error}") from None
 
 
 def memory_numbers(
-    conversation: Conversation, peaks: Peaks, device: tuple[float | None, str | None]
+    conversation: Conversation | Table, peaks: Peaks, device: tuple[float | None, str | None]
 ) -> dict:
     """The memory part of cell.json, MiB; null where not known."""
     reports = [*conversation.runs, conversation.first("done")]

@@ -15,8 +15,8 @@ MOST_LEFT = 1 << 20  # bytes; the most that a pipe can hold, so what can be left
 class Child:
     """A direct child of this process, in a session of its own, with a pipe on its standard output."""
 
-    def __init__(self, argv: list[str], env: dict[str, str], stderr: Path):
-        """Start it. Raises OSError if the program cannot be started."""
+    def __init__(self, argv: list[str], env: dict[str, str], stderr: Path, cwd: str | None = None):
+        """Start it in the folder `cwd` (default: this process's). Raises OSError if the program cannot be started."""
         self._leash = _Leash()
         try:
             with stderr.open("wb") as log:
@@ -26,6 +26,7 @@ class Child:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env=env,
+                    cwd=cwd,
                     start_new_session=True,
                     preexec_fn=self._leash.tie,  # safe: the runner has a single thread
                 )

@@ -1,7 +1,7 @@
 """What an engine answers (docs/protocol.md): from bytes to checked events, in bounded memory."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 MAX_LINE = 1 << 20  # bytes; an event of the protocol is below 100 KiB
@@ -130,6 +130,7 @@ class Conversation:
         self.phase = "start"
         self._warmup = warmup
         self._runs = warmup + recorded
+        self._lines = Lines()
 
     @property
     def complete(self) -> bool:
@@ -144,6 +145,22 @@ class Conversation:
     def first(self, name: str) -> dict:
         """The first event of that name, {} if it has not come."""
         return next((event for event in self.events if event["event"] == name), {})
+
+    def feed(self, data: bytes, t_s: float) -> Iterator[None]:
+        """Take what the engine wrote at t_s; yields after each event. Raises BadAnswer."""
+        for line in self._lines.feed(data):
+            self.accept(parse_event(line) | {"t_s": round(t_s, 4)})
+            yield
+
+    def answer(self) -> tuple[str, str | None]:
+        """(outcome, detail) of an engine that has exited with 0. Raises BadAnswer if it gave none."""
+        self._lines.end()
+        if not self.complete:
+            raise BadAnswer("exited without done or outcome")
+        last = self.events[-1]
+        if last["event"] == "outcome":
+            return last["outcome"], excerpt(last["detail"].encode(), 300)
+        return "ok", None
 
     def accept(self, event: dict) -> None:
         """Take the next event of parse_event. Raises BadAnswer if it is not its turn."""

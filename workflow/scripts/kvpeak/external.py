@@ -5,10 +5,12 @@ it (`run`, a list of arguments with named placeholders; never a shell) and what 
 """
 
 import csv
+import hashlib
 import json
 import math
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.errors import UserError
@@ -28,6 +30,63 @@ NUMBERS = (
     "peak_pool_mib",
 )  # fmt: skip
 TEXTS = ("tokens_sha256", "warmup")
+
+
+class Table:
+    """What stands in for an engine's events: its table, read when it has ended.
+
+    The program's own output says nothing to the runner, so there is one phase, `run`.
+    """
+
+    def __init__(self, request: dict, out: Path):
+        """`out` is the folder that {out} names."""
+        self.phase = "run"
+        self.runs: list[dict] = []
+        self._request, self._out = request, out
+        self.events: list[dict] = [started(request)]
+
+    def first(self, name: str) -> dict:
+        """The first event of that name, {} if there is none."""
+        return next((event for event in self.events if event["event"] == name), {})
+
+    def feed(self, _data: bytes, _t_s: float) -> Iterator[None]:
+        """Nothing the program prints is an event."""
+        return iter(())
+
+    def answer(self) -> tuple[str, None]:
+        """('ok', None) if the table is as the matrix says. Raises UserError."""
+        self.runs = read_runs(self._request, self._out)
+        self.events += self.runs
+        return "ok", None
+
+
+def engine_record(request: dict) -> dict:
+    """The engine.json of the request's build."""
+    file = Path(request["external"]["folder"]).parent / "engine.json"
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def started(request: dict) -> dict:
+    """What is known of the program before it runs, as a `started` event of docs/protocol.md."""
+    record = engine_record(request)
+    name = Path(record["program"]).name
+    versions = {name: record["revision"][:12], **record["toolchain"]}
+    return {"event": "started", "versions": versions, "device": {}, "cap_bytes": None}
+
+
+def verify(request: dict) -> None:
+    """Raise UserError if the program is not the one that was built."""
+    program, record = Path(request["external"]["program"]), engine_record(request)
+    folder = Path(request["external"]["folder"]).parent
+    try:
+        with program.open("rb") as file:
+            same = hashlib.file_digest(file, "sha256").hexdigest() == record["program_sha256"]
+    except OSError as error:
+        raise UserError(f"{program}: {error.strerror}; build it again: delete {folder}") from None
+    if not same:
+        raise UserError(
+            f"{program}: is not the program that was built; build it again: delete {folder}"
+        )
 
 
 def missing_programs(programs: list[str]) -> list[str]:
@@ -66,7 +125,8 @@ def command_of(request: dict, out: Path) -> list[str]:
     """The program's command; the program itself is the one the build recorded."""
     values = values_of(request, out)
     external = request["external"]
-    return [external["program"], *(fill(argument, values) for argument in external["run"][1:])]
+    program = str(Path(external["program"]).resolve())
+    return [program, *(fill(argument, values) for argument in external["run"][1:])]
 
 
 def read_runs(request: dict, out: Path) -> list[dict]:

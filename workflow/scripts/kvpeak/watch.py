@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import BinaryIO
 
 from kvpeak.child import Child
-from kvpeak.events import BadAnswer, Conversation, Lines, parse_event
+from kvpeak.events import BadAnswer, Conversation
+from kvpeak.external import Table
 from kvpeak.machine import available_mib
 from kvpeak.nvml import Gpu
 from kvpeak.process_memory import LinuxMemory, MacMemory
@@ -59,14 +60,13 @@ class Watched:
     """What was seen of one process.
 
     stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
-    truncated: what is wrong with the end of its answer, or None. peak_mib: the largest sampled footprint.
+    peak_mib: the largest sampled footprint.
     """
 
-    conversation: Conversation
+    conversation: Conversation | Table
     timeline: Timeline = field(default_factory=Timeline)
     phases: list[dict] = field(default_factory=list)
     stopped: tuple[str, str] | None = None
-    truncated: str | None = None
     peak_mib: float = 0.0
 
 
@@ -88,7 +88,6 @@ class Watch:
         self._child, self._memory, self._gpu = child, memory, gpu
         self._guard, self._limits, self._watched = guard, limits, watched
         self._raw, self._on_phase, self._check = raw, on_phase, check
-        self._lines = Lines()
         self._start = time.monotonic()
         self._samples = 0
 
@@ -112,10 +111,6 @@ class Watch:
         self._memory.last_look()
         self._take(self._child.rest())
         self._end_phase(self._now())
-        try:
-            self._lines.end()
-        except BadAnswer as error:
-            seen.truncated = str(error)
 
     def _now(self) -> float:
         return time.monotonic() - self._start
@@ -129,10 +124,8 @@ class Watch:
         if seen.stopped and seen.stopped[0] == "garbled":
             return
         try:
-            for line in self._lines.feed(data):
-                before = seen.conversation.phase
-                seen.conversation.accept(parse_event(line) | {"t_s": round(self._now(), 4)})
-                if seen.conversation.phase != before:
+            for _ in seen.conversation.feed(data, self._now()):
+                if seen.conversation.phase != self._watched.phases[-1]["phase"]:
                     self._note_phase()
         except BadAnswer as error:
             seen.stopped = seen.stopped or ("garbled", str(error))

@@ -26,15 +26,14 @@ class Replay:
 
     def apply(self, event: Event, layer: int | None, sizes: dict[str, int]) -> None:
         kind, tensor, size = event
-        place = (tensor, layer) if tensor in LAYER_TENSORS else tensor
+        place = place_of(tensor, layer)
         if kind == "alloc":
             self.buffers[place] = PRIVATE, self.pool.take(sizes[size])
         elif kind == "free":
             heap, nbytes = self.buffers.pop(place)
             self.pool.give(nbytes, heap)
         elif kind == "rename":
-            to = (size, layer) if size in LAYER_TENSORS else size
-            self.buffers[to] = self.buffers.pop(place)
+            self.buffers[place_of(size, layer)] = self.buffers.pop(place)
         elif kind == "shared":
             self.buffers[place] = SHARED, self.pool.take(sizes[size], SHARED)
         elif kind == "upload":
@@ -43,12 +42,15 @@ class Replay:
             self.pool.wait()
 
 
+def place_of(tensor: str, layer: int | None):
+    """Where a tensor's buffer is filed: a cache once for each layer, any other tensor once."""
+    return (tensor, layer) if tensor in LAYER_TENSORS else tensor
+
+
 @cache
 def places(tensors: tuple[str, ...], layers) -> tuple:
-    """Where the tensors' buffers are filed: the caches once for each layer, all others once."""
-    alone = [tensor for tensor in tensors if tensor not in LAYER_TENSORS]
-    layered = [tensor for tensor in tensors if tensor in LAYER_TENSORS]
-    return (*alone, *((tensor, layer) for layer in layers for tensor in layered))
+    """Where the tensors of a block that runs in all these layers are filed, each place once."""
+    return tuple(dict.fromkeys(place_of(tensor, layer) for layer in layers for tensor in tensors))
 
 
 class Effect(NamedTuple):

@@ -161,9 +161,12 @@ class Script:
         return tuple(dict.fromkeys(names))
 
 
-def candle_trace(shapes: Shapes, work: Workload) -> Iterator[Block]:
-    """Everything that one process asks Candle's pools for, weights aside."""
-    model = FAMILIES[shapes.family](shapes, work)
+def candle_trace(shapes: Shapes, work: Workload, family=None) -> Iterator[Block]:
+    """Everything that one process asks Candle's pools for, weights aside.
+
+    `family` is a class as in FAMILIES; None takes the one of the shapes.
+    """
+    model = (family or FAMILIES[shapes.family])(shapes, work)
     yield model.load()
     for _ in range(work.runs):
         for tokens, total in work.chunks():
@@ -205,6 +208,12 @@ def requests(trace: Iterator[Block]) -> Iterator[Request]:
             for kind, tensor, size in block.script.events:
                 if kind != "rename":
                     yield Request(kind, layer, tensor, block.sizes.get(size, 0))
+
+
+def scores_bytes(shapes: Shapes, work: Workload) -> int:
+    """The largest attention scores of the prefill (naive attention makes them, fused does not)."""
+    itemsize = 4 if shapes.family == "llama" else shapes.itemsize
+    return max(shapes.heads * tokens * total * itemsize for tokens, total in work.chunks())
 
 
 def host_mask_bytes(shapes: Shapes, work: Workload) -> int:
@@ -372,6 +381,13 @@ class Qwen2:
         s.alloc("sum", "hidden")
         s.free("o_proj")
         s.alloc("norm2", "hidden")
+        self._mlp(s)
+        s.free("norm2")
+        s.alloc("x_next", "hidden")
+        s.free("down", "sum", "norm", "x")
+        s.rename("x_next", "x")
+
+    def _mlp(self, s: Script) -> None:
         s.alloc("gate", "inner")
         s.alloc("silu", "inner")
         s.free("gate")
@@ -379,10 +395,7 @@ class Qwen2:
         s.alloc("product", "inner")
         s.free("silu", "up")
         s.alloc("down", "hidden")
-        s.free("product", "norm2")
-        s.alloc("x_next", "hidden")
-        s.free("down", "sum", "norm", "x")
-        s.rename("x_next", "x")
+        s.free("product")
 
     def _store(self, s: Script, first: bool, k: str, v: str) -> list[str]:
         """Put the new k and v into the cache; return those that the caller still holds."""

@@ -1,0 +1,150 @@
+"""Predict the peak memory of a model under Candle's Metal buffer pool, from its shapes alone."""
+
+import argparse
+import csv
+import itertools
+import json
+import sys
+from pathlib import Path
+
+from kvpeak.errors import UserError
+from kvpeak.prediction import predict, prefill_details, workload
+from kvpeak.shapes import find_shapes
+from kvpeak.traces import ATTENTIONS, KV_CACHES, WAITS
+
+SLACKS = ("none", "0", "1", "2", "3")
+INPUTS = (
+    *("model", "prompt_tokens", "prefill_chunk", "kv_cache", "attention", "wait", "slack"),
+    *("decode", "runs"),
+)
+FIGURES = ("pool_peak_mib", "weights_mib", "host_mask_mib", "process_mib", "peak_mib")
+
+
+def prediction(case: dict, details: bool) -> dict:
+    """The object that --json prints: the inputs, the peak and its parts, and who holds what."""
+    shapes = find_shapes(case["model"])
+    if case["prompt_tokens"] + case["decode"] > shapes.positions:
+        raise UserError(
+            f"--prompt-tokens: {case['prompt_tokens']} and {case['decode']} decoded: expected at most "
+            f"{shapes.positions} together, the positions of {case['model']}"
+        )
+    work = workload(
+        case["prompt_tokens"],
+        case["kv_cache"],
+        generate=case["decode"],
+        runs=case["runs"],
+        prefill_chunk=case["prefill_chunk"],
+        attention=case["attention"],
+        wait=case["wait"],
+    )
+    slack = None if case["slack"] == "none" else int(case["slack"])
+    figures = predict(shapes, work, slack)
+    return case | figures | (prefill_details(shapes, work, slack) if details else {})
+
+
+def cases(arguments: argparse.Namespace) -> list[dict]:
+    """One dict of INPUTS for each combination of the comma lists. Raises UserError."""
+    lists = {
+        "model": arguments.model.split(","),
+        "prompt_tokens": [whole("--prompt-tokens", n) for n in arguments.prompt_tokens.split(",")],
+        "prefill_chunk": [
+            None if n == "whole" else whole("--prefill-chunk", n)
+            for n in arguments.prefill_chunk.split(",")
+        ],
+        "kv_cache": choices("--kv-cache", arguments.kv_cache, KV_CACHES),
+        "attention": choices("--attention", arguments.attention, ATTENTIONS),
+        "wait": choices("--wait", arguments.wait, WAITS),
+        "slack": choices("--slack", arguments.slack, SLACKS),
+        "decode": [whole("--decode", n) for n in arguments.decode.split(",")],
+        "runs": [whole("--runs", n) for n in arguments.runs.split(",")],
+    }
+    return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
+
+
+def whole(option: str, text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) == 0:
+        raise UserError(f"{option}: {text!r}: expected a positive integer")
+    return int(text)
+
+
+def choices(option: str, text: str, known: tuple[str, ...]) -> list[str]:
+    for value in text.split(","):
+        if value not in known:
+            raise UserError(f"{option}: {value!r}: expected one of {', '.join(known)}")
+    return text.split(",")
+
+
+def write_sweep(path: Path, rows: list[dict]) -> None:
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, (*INPUTS, *FIGURES), lineterminator="\n")
+        writer.writeheader()
+        for row in rows:
+            writer.writerow(
+                {key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()}
+            )
+
+
+def summary(found: dict) -> str:
+    """A prediction in a few lines for a person."""
+    captured = [c for c in found["captures"] if c["role"].endswith("_cache")]
+    lines = [
+        f"predicted peak {found['peak_mib']:,.0f} MiB = buffers {found['pool_peak_mib']:,.0f}"
+        f" + weights {found['weights_mib']:,.0f} + mask on the host {found['host_mask_mib']:,.0f}"
+        f" + process {found['process_mib']:,.0f}",
+        f"after the prefill {len(captured)} cache tensors hold buffers of a larger class than theirs",
+    ]
+    for buffer in found["buffers"]:
+        if buffer["bytes"] >= 2**20:
+            size = f"{buffer['bytes'] / 2**20:,.1f} MiB"
+            lines.append(
+                f"{size:>14} {buffer['heap']:8} {buffer['held']:4} held {buffer['free']:4} free"
+            )
+    return "\n".join(lines)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    option = parser.add_argument
+    option("--model", required=True, help="a name under config/models/ or a .json file of shapes")
+    option("--prompt-tokens", required=True, metavar="N")
+    option("--prefill-chunk", default="whole", metavar="N", help="default: the prompt as a whole")
+    option("--kv-cache", required=True, metavar="|".join(KV_CACHES))
+    option("--attention", default="naive", metavar="|".join(ATTENTIONS), help="default: naive")
+    option("--wait", default="none", metavar="|".join(WAITS), help="op: one around each operation")
+    option(
+        "--slack", required=True, metavar="|".join(SLACKS), help="classes above; 2 is the cap 4x"
+    )
+    option("--decode", default="128", metavar="N", help="tokens generated; default: 128")
+    option(
+        "--runs", default="4", metavar="N", help="runs of the process; default: 4, one to warm up"
+    )
+    shape = parser.add_mutually_exclusive_group()
+    shape.add_argument("--json", action="store_true", help="print one JSON object")
+    shape.add_argument(
+        "--sweep", type=Path, metavar="CSV", help="take comma lists and write every combination"
+    )
+    return parser.parse_args()
+
+
+def main() -> int:
+    arguments = parse()
+    try:
+        wanted = cases(arguments)
+        if arguments.sweep:
+            write_sweep(arguments.sweep, [prediction(case, details=False) for case in wanted])
+            return 0
+        if len(wanted) > 1:
+            raise UserError("a comma list needs --sweep CSV; without it give one value each")
+        found = prediction(wanted[0], details=True)
+    except UserError as error:
+        print(f"predict_peak: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"predict_peak: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
+    print(json.dumps(found) if arguments.json else summary(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

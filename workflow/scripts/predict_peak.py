@@ -5,6 +5,7 @@ import csv
 import itertools
 import json
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvpeak.errors import UserError
@@ -40,6 +41,10 @@ def prediction(case: dict, details: bool) -> dict:
     slack = None if case["slack"] == "none" else int(case["slack"])
     figures = predict(shapes, work, slack)
     return case | figures | (prefill_details(shapes, work, slack) if details else {})
+
+
+def figures_of(case: dict) -> dict:
+    return prediction(case, details=False)
 
 
 def cases(arguments: argparse.Namespace) -> list[dict]:
@@ -131,7 +136,9 @@ def main() -> int:
     try:
         wanted = cases(arguments)
         if arguments.sweep:
-            write_sweep(arguments.sweep, [prediction(case, details=False) for case in wanted])
+            with ProcessPoolExecutor() as pool:
+                rows = list(pool.map(figures_of, wanted, chunksize=8))
+            write_sweep(arguments.sweep, rows)
             return 0
         if len(wanted) > 1:
             raise UserError("a comma list needs --sweep CSV; without it give one value each")

@@ -8,6 +8,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kvpeak.blas import load_openblas
+
+load_openblas()  # before any test imports MLX
+
 ROOT = Path(__file__).parents[1]
 TINY_MATRIX = {
     "commits": {"mlx-0.32.4": {"engine": "mlx", "packages": {"mlx": "0.32.4", "mlx-lm": "0.32.2"}}},

@@ -12,6 +12,7 @@ from mlx.utils import tree_flatten
 
 from kvpeak import models
 from kvpeak.errors import UserError
+from kvpeak.model_files import describe_files
 
 ROOT = Path(__file__).parents[1]
 TINY = json.loads((ROOT / "config/models/qwen2-tiny.json").read_text())
@@ -195,3 +196,13 @@ assert callable(stream_generate)
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT / "workflow/scripts"), "PATH": "/usr/bin:/bin"},
     )
+
+
+def test_a_file_that_differs_from_the_record_is_noticed_before_loading(saved):
+    folder, _ = saved
+    record = {"name": "tiny", "files": describe_files(folder, ["model.safetensors"])}
+    (folder / "model.json").write_text(json.dumps(record))
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(UserError, match=r"model\.safetensors: \d+ bytes, expected \d+"):
+        models.load_model(folder, weights="real", dtype=None, seed=0)

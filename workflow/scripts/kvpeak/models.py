@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten
 
 from kvpeak import gguf
 from kvpeak.errors import UserError
-from kvpeak.model_files import read_config
+from kvpeak.model_files import RECORD, read_config, verify_model
 
 # Random matrices as wide as the classes make them let a model repeat one token for ever.
 RANDOM_SCALE = 3
@@ -31,9 +31,11 @@ def load_model(
     """The model of `folder` with all its parameters in memory, and its config.
 
     `weights` is `real` or `random`; random needs nothing but config.json. `dtype` None keeps what
-    the files or the config say. Raises UserError when the folder does not hold what is asked for.
+    the files or the config say. Raises UserError when the folder does not hold what is asked for, or
+    what its model.json says (sizes only, if there is one).
     """
-    folder = Path(folder)
+    if (folder / RECORD).exists():
+        verify_model(folder)
     config = read_config(folder)
     if weights == "random":
         return random_model(config, seed, dtype), config

@@ -4,8 +4,9 @@ import json
 import shlex
 import sys
 
-# The steps run with the interpreter that runs Snakemake, whether or not its environment is active.
-shell.prefix(f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; ')
+# The steps run with the interpreter that runs Snakemake, whether or not its environment is active. A prefix
+# replaces Snakemake's own, which is the strict mode: without it a failed step before a pipe would pass.
+shell.prefix(f'set -euo pipefail; PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; ')
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from expand import plan_summary

@@ -94,7 +94,7 @@ for start in range(0, len(held), 4096):
 say("prefilled", run=0)
 del held
 print("freed", file=sys.stderr)
-time.sleep(0.1)  # ten samples of the decode phase
+time.sleep(0.1)  # so that the decode phase is sampled
 say("outcome", outcome="oom", detail="the end")
 """)
     cell.run()

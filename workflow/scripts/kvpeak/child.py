@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 CHUNK = 1 << 16  # bytes; what a pipe holds on Linux
+GONE_S = 5.0  # the longest that the lock is kept for an engine that was killed and is not gone yet
 MOST_LEFT = 1 << 20  # bytes; the most that a pipe can hold, so what can be left in it at exit
 
 
@@ -91,7 +92,7 @@ class _Leash:
 
     It waits at the reading end of a pipe. The child writes its process id into it before it becomes the
     engine; the end of the file, which the kernel makes when the runner dies, kills that process group.
-    It also keeps the runner's locks (it inherits their descriptors) until it has done so.
+    It also keeps the runner's locks (it inherits their descriptors) until the group is gone.
     """
 
     def __init__(self):
@@ -123,8 +124,10 @@ def _hold(reading: int) -> None:
                 if order == "release\n":
                     os._exit(0)
                 group = int(order)
-        if group:
-            os.killpg(group, signal.SIGKILL)
+        deadline = time.monotonic() + GONE_S
+        while group and time.monotonic() < deadline:
+            os.killpg(group, signal.SIGKILL)  # ends in ProcessLookupError when all are gone
+            time.sleep(0.01)
     finally:
         os._exit(0)
 

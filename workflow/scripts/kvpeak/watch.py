@@ -2,8 +2,9 @@
 
 until the engine has exited:
     read what it writes; check every event; note when its phase changes
-    every 10 ms: sample its memory (and the GPU's); ask the guard, the clock and the signals
-    if one of them objects: TERM, then KILL
+    every 20 ms, with a GPU every 10: sample its memory, and the GPU's; ask the guard
+    every 500 ms: what the machine has left; ask the guard; why the GPU's clocks are held down
+    if the guard, the protocol, the time limit or a signal to the runner objects: TERM, then KILL
 """
 
 import time
@@ -20,8 +21,9 @@ from kvpeak.process_memory import LinuxMemory, MacMemory
 from kvpeak.request import Limits
 from kvpeak.timeline import Timeline
 
-SAMPLE_S = 0.01
-SLOW_SAMPLES = 20  # every how many samples the machine's memory and the GPU's clocks are read
+SAMPLE_S = 0.02  # of the process's memory, whose peak the system keeps
+GPU_SAMPLE_S = 0.01  # with a GPU, whose driver keeps no peak
+SLOW_S = 0.5  # of the machine's memory and the GPU's clocks, which take longer to read
 GUARD_GRACE_S = 0.5  # memory keeps growing while an engine is asked to stop
 LOW_MEMORY = 0.05  # of the machine's memory: below it systems start to swap
 
@@ -89,18 +91,15 @@ class Watch:
         self._guard, self._limits, self._watched = guard, limits, watched
         self._raw, self._on_phase, self._check = raw, on_phase, check
         self._start = time.monotonic()
-        self._samples = 0
+        self._next_sample = self._next_slow = 0.0
 
     def run(self) -> None:
         """Watch until the engine has exited (it is not reaped)."""
         seen = self._watched
         self._note_phase()
-        next_sample = self._start
         while not self._child.exited():
-            self._take(self._child.read(max(0.0, next_sample - time.monotonic())))
-            if time.monotonic() >= next_sample:
-                self._sample()
-                next_sample = time.monotonic() + SAMPLE_S
+            self._take(self._child.read(max(0.0, self._next_sample - self._now())))
+            self._sample_when_due()
             self._check()
             self._check_timeout()
             if seen.stopped:
@@ -140,6 +139,14 @@ class Watch:
         if self._watched.phases:
             self._watched.phases[-1]["end_s"] = round(now, 4)
 
+    def _sample_when_due(self) -> None:
+        if self._now() >= self._next_sample:
+            self._sample()
+            self._next_sample = self._now() + (GPU_SAMPLE_S if self._gpu else SAMPLE_S)
+        if self._now() >= self._next_slow:
+            self._sample_slowly()
+            self._next_slow = self._now() + SLOW_S
+
     def _sample(self) -> None:
         seen = self._watched
         device = self._gpu.sample(self._child.pid) if self._gpu else None
@@ -148,11 +155,11 @@ class Watch:
             phase = seen.conversation.phase
             seen.timeline.add(self._now(), phase, sample.footprint_mib, sample.rss_mib, device)
             self._stop_if("guard", self._guard.objects_to(sample.held_mib))
-        if self._samples % SLOW_SAMPLES == 0:
-            self._stop_if("guard", self._guard.objects_to_machine(available_mib()))
-            if self._gpu:
-                self._gpu.sample_clocks()
-        self._samples += 1
+
+    def _sample_slowly(self) -> None:
+        self._stop_if("guard", self._guard.objects_to_machine(available_mib()))
+        if self._gpu:
+            self._gpu.sample_clocks()
 
     def _check_timeout(self) -> None:
         limit = self._limits.timeout_s

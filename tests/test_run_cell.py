@@ -7,8 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 from cells import CELL, RUN_CELL, Cell
+from fake_nvml import UUID, Nvml, process
+
+import run_cell
+from kvpeak.nvml import Gpu
 
 
 @pytest.fixture
@@ -367,6 +372,42 @@ def test_an_engine_that_the_kernel_kills_for_memory_is_oom(cell):
     assert record["outcome"] == "oom"
     assert "killed by the kernel" in record["detail"]
     assert record["machine"]["before"]["available_mib"] < 200
+
+
+class BusyNvml(Nvml):
+    """A card on which every child of this process takes 250 MiB, and a stranger 7."""
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle):
+        children = psutil.Process().children()
+        return [process(child.pid, 250) for child in children] + [process(99, 7)]
+
+
+def test_a_cell_with_a_gpu_sees_that_one_alone_and_its_memory_is_sampled(cell, monkeypatch):
+    opened = []
+
+    def open_gpu(selector):
+        opened.append(selector)
+        return Gpu(BusyNvml(), "handle")
+
+    cell.engine("print(os.environ['CUDA_VISIBLE_DEVICES'], file=sys.stderr); answer()")
+    monkeypatch.chdir(cell.folder)
+    monkeypatch.setattr(run_cell, "open_gpu", open_gpu)
+    assert run_cell.run_cell(cell.request(gpu=1), cell.out.relative_to(cell.folder)) == "ok"
+    assert opened == ["1"]
+    assert (cell.attempts()[0] / "stderr.txt").read_text() == f"{UUID}\n"
+    record = cell.record()
+    assert record["memory"]["peak_device_mib"] == 250
+    assert record["memory"]["peak_device_source"].endswith("(a lower bound)")
+    assert record["machine"]["after"]["gpu"]["name"] == "NVIDIA H200"
+    assert "gpu: other processes were on the GPU: process 99" in record["flags"]
+    assert {row["device_mib"] for row in cell.rows("memory.csv")} == {"250.00"}
+
+
+def test_a_gpu_that_is_asked_for_and_not_there_is_one_line(cell, monkeypatch):
+    monkeypatch.chdir(cell.folder)
+    monkeypatch.setattr(run_cell, "open_gpu", lambda selector: None)
+    with pytest.raises(run_cell.UserError, match=f"{CELL}: request: gpu: 1; expected none"):
+        run_cell.run_cell(cell.request(gpu=1), cell.out.relative_to(cell.folder))
 
 
 BAD_REQUESTS = {

@@ -16,7 +16,7 @@ POLL_S = 0.1
 
 @contextlib.contextmanager
 def measuring_alone(
-    cell: str, gpu: str | None, say: Callable[[str], None], check: Callable[[], None]
+    cell: str, gpu: int | None, say: Callable[[str], None], check: Callable[[], None]
 ) -> Iterator[None]:
     """Hold the machine, or one GPU of it, while the block runs; wait for another runner first.
 
@@ -32,7 +32,7 @@ def measuring_alone(
         yield
 
 
-def lock_file(gpu: str | None = None) -> Path:
+def lock_file(gpu: int | None = None) -> Path:
     """The file of this user's lock of the machine, or of one GPU."""
     name = f"kvpeak-{os.getuid()}" + (f"-gpu-{gpu}" if gpu is not None else "")
     return Path(tempfile.gettempdir(), f"{name}.lock")

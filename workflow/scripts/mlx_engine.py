@@ -5,33 +5,17 @@ Live inference with MLX and mlx-lm, on Metal, CUDA or a CPU.
 
 import argparse
 import json
-import os
 import re
-import resource
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from kvpeak.answering import peak_rss_mib, take_stdout
 from kvpeak.blas import load_openblas
 from kvpeak.errors import Unsupported, UserError
 
 # What MLX says when it cannot allocate: on a CPU, with Metal, with CUDA.
 OUT_OF_MEMORY = re.compile(r"malloc|out of memory|insufficient memory", re.IGNORECASE)
-
-
-def take_stdout() -> Callable[..., None]:
-    """Keep standard output for events, and send what anything else prints to standard error.
-
-    Returns the function that writes one event: its name, and its keys.
-    """
-    stream = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)
-
-    def emit(event: str, **keys) -> None:
-        stream.write(json.dumps({"event": event, **keys}) + "\n")
-        stream.flush()
-
-    return emit
 
 
 def answer(request: dict, emit: Callable[..., None]) -> None:
@@ -49,14 +33,6 @@ def answer(request: dict, emit: Callable[..., None]) -> None:
         emit("outcome", outcome="oom", detail=" ".join(str(error).split()) or "out of memory")
     else:
         emit("done", **peaks, peak_rss_mib=peak_rss_mib())
-
-
-def peak_rss_mib() -> float:
-    """The most memory that this process had resident: VmHWM on Linux, ru_maxrss (bytes) on macOS."""
-    if sys.platform == "darwin":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) / 2**10
 
 
 def main() -> int:

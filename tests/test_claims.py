@@ -144,6 +144,14 @@ def test_a_claim_is_judged_once_for_each_combination_of_the_open_axes(judge):
     )
 
 
+def test_a_spread_may_allow_what_a_cap_keeps(judge):
+    narrow = SPREAD | {"of": {"cap": "32MiB", "prompt": "alice-512"}, "tolerance_pct": 1}
+    assert judge(narrow)["tiny"][0] == "fails"
+    assert judge(narrow | {"allowance_mib": 7})["tiny"][0] == "fails"  # 440 > 1.01 × 428 + 7
+    verdict, detail = judge(narrow | {"allowance_mib": 8})["tiny"]
+    assert (verdict, detail.endswith("at most 1 % and 8 MiB")) == ("holds", True)
+
+
 def test_a_folded_claim_has_one_verdict_the_worst(judge):
     found = judge(SPREAD | {"of": {"model": "tiny"}, "across": ["kv_cache", "cap"], "fold": True})
     (verdict, detail), = found.values()  # fmt: skip

@@ -183,12 +183,14 @@ def _judge_difference(claim, group, cells, results):
 def _judge_spread(claim, group, cells, results):
     found = {cell: results.summary[cell][claim["column"]] for cell in cells}
     least, most = min(found, key=found.get), max(found, key=found.get)
-    spread = found[most] / found[least] - 1
+    allowance = claim["allowance_mib"] or 0
+    limit = found[least] * (1 + claim["tolerance_pct"] / 100) + allowance
     detail = (
         f"{_number(found[least])} ({_name(group, least)}) to {_number(found[most])} ({_name(group, most)}): "
-        f"{spread:.1%} apart; at most {claim['tolerance_pct']} %"
+        f"{found[most] / found[least] - 1:.1%} apart; at most {claim['tolerance_pct']} %"
+        f"{f' and {allowance} MiB' if allowance else ''}"
     )
-    return (HOLDS if spread <= claim["tolerance_pct"] / 100 else FAILS), detail
+    return _between(found[most], 0, limit), detail
 
 
 def _judge_same_tokens(claim, group, cells, results):

@@ -46,10 +46,7 @@ class Pair:
     @property
     def complete(self) -> bool:
         """Whether both sides ended well and have a peak."""
-        return all(
-            side and side["outcome"] == "ok" and side["peak_mib"] is not None
-            for side in (self.before, self.after)
-        )
+        return has_peak(self.before) and has_peak(self.after)
 
     @property
     def peak_ratio(self) -> float | None:
@@ -124,6 +121,11 @@ def compare(results: Results, axis: str, before: str, after: str) -> Comparison:
         for one, other in cells
     ]
     return Comparison(axis, before, after, pairs)
+
+
+def has_peak(row: dict | None) -> bool:
+    """Whether a row of the summary is of a cell that ended well and has a peak."""
+    return row is not None and row["outcome"] == "ok" and row["peak_mib"] is not None
 
 
 def peak_range(row: dict) -> tuple[float, float]:
@@ -248,7 +250,7 @@ def _where(pair: Pair) -> str:
     )
     others = [names["commit"]] if "commit" in names else []
     if "cap" in names:
-        others.append("no cap" if names["cap"] == "none" else f"cap {names['cap']}")
+        others.append(spell_name("cap", names["cap"]))
     if names.get("variant", "default") != "default":
         others.append(f"variant {names['variant']}")
     return f"{names.get('model', 'the model')}{cache}{tokens} ({', '.join(others)})"
@@ -259,6 +261,13 @@ def _method(pair: Pair) -> str:
         return ""
     methods = dict.fromkeys(side["method"] for side in (pair.before, pair.after))
     return f", as predicted by {' and '.join(methods)}"
+
+
+def spell_name(axis: str, name: str) -> str:
+    """A name on an axis, clear without its axis: the cap `none` is `no cap`."""
+    if axis != "cap":
+        return name
+    return "no cap" if name == "none" else f"cap {name}"
 
 
 def spell_speeds(pair: Pair) -> str:

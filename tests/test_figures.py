@@ -1,0 +1,126 @@
+"""The figures, drawn from the small result set (tests/data/small) and from a made-up timeline."""
+
+import xml.etree.ElementTree as xml
+from dataclasses import replace
+from pathlib import Path
+
+import matplotlib
+import pytest
+
+from kvpeak import figures
+from kvpeak.comparisons import Comparison, compare, lead
+from kvpeak.results import read_results
+
+SMALL = Path(__file__).parent / "data/small"
+TIMELINE = figures.Timeline(
+    label="cat, no cap",
+    t_s=[0.0, 1.0, 2.0, 3.0],
+    mib=[10.0, 250.5, 900.0, 880.0],
+    phases=[
+        {"phase": "start", "start_s": 0.0, "end_s": 0.4},
+        {"phase": "load", "start_s": 0.4, "end_s": 0.9},
+        {"phase": "prefill-0", "start_s": 1.0, "end_s": 1.1},
+        {"phase": "decode-0", "start_s": 1.1, "end_s": 2.0},
+        {"phase": "prefill-1", "start_s": 2.0, "end_s": 2.2},
+        {"phase": "decode-1", "start_s": 2.2, "end_s": 3.0},
+    ],
+    warmup=1,
+)
+
+
+@pytest.fixture(scope="module")
+def cap():
+    results = read_results(*(SMALL / name for name in ("plan.csv", "summary.csv", "runs.csv")))
+    return compare(results, "cap", "none", "32MiB")
+
+
+def draw_all(cap):
+    return [
+        figures.peak_by_length(cap),
+        figures.memory_over_time([TIMELINE, replace(TIMELINE, label="cat, cap")]),
+        figures.peak_by_counter(cap, lead(cap).pair),
+        figures.speed_ratios(cap),
+    ]
+
+
+def texts(figure) -> list[str]:
+    """Every text in the SVG; it fails on SVG that is not well formed."""
+    root = xml.fromstring(figure.svg)
+    return [
+        "".join(node.itertext()).strip() for node in root.iter("{http://www.w3.org/2000/svg}text")
+    ]
+
+
+def test_figures_are_small_and_the_same_each_time(cap):
+    first = draw_all(cap)
+    matplotlib.rcParams["font.size"] = 20  # what else the process draws does not matter
+    try:
+        second = draw_all(cap)
+    finally:
+        matplotlib.rcdefaults()
+    assert [figure.svg for figure in first] == [figure.svg for figure in second]
+    assert all(len(figure.svg) < 60_000 for figure in first)
+    assert "<dc:date>" not in first[0].svg
+
+
+def test_nothing_is_drawn_without_data():
+    empty = Comparison("cap", "none", "32MiB", [])
+    assert figures.peak_by_length(empty) is None
+    assert figures.speed_ratios(empty) is None
+    assert figures.memory_over_time([]) is None
+    assert figures.memory_over_time([replace(TIMELINE, t_s=[], mib=[])]) is None
+
+
+def test_peak_by_length_shows_lengths_units_and_both_sides(cap):
+    figure = figures.peak_by_length(cap)
+    shown = texts(figure)
+    for text in ("prompt tokens", "peak memory (MiB)", "513", "2,049", "tiny"):
+        assert text in shown
+    for label in ("cat, no cap", "cat, cap 32MiB", "prealloc, no cap", "prealloc, cap 32MiB"):
+        assert label in shown
+    assert "tiny alice-512 cat 1,000 → 440 MiB" in figure.alt
+    assert "tiny alice-2048 cat oom → 660 MiB" in figure.alt
+
+
+def test_lines_differ_without_their_colour(cap):
+    """Each cache has a marker of its own, each side a fill and a dash pattern of its own."""
+    assert len(set(figures.MARKERS)) == len(figures.COLOURS)
+    root = xml.fromstring(figures.peak_by_length(cap).svg)
+    styles = [node.get("style", "") for node in root.iter("{http://www.w3.org/2000/svg}path")]
+    assert any("stroke-dasharray" in style for style in styles)
+    uses = {node.get("style") for node in root.iter("{http://www.w3.org/2000/svg}use")}
+    assert any("fill: #ffffff" in style for style in uses)
+
+
+def test_memory_over_time_marks_load_warm_up_and_runs():
+    figure = figures.memory_over_time([TIMELINE])
+    shown = texts(figure)
+    for text in ("load", "warm-up", "run 1", "memory (MiB)", "time since the process started (s)"):
+        assert text in shown
+    assert "start" not in shown
+    assert figure.alt.endswith("cat, no cap: up to 900 MiB in 3.0 s.")
+
+
+def test_peak_by_counter_shows_every_counter_that_was_read(cap):
+    figure = figures.peak_by_counter(cap, lead(cap).pair)
+    shown = texts(figure)
+    assert "1,000" in shown and "900" in shown and "440" in shown
+    assert "operating system 1,000 → 440" in figure.alt
+    assert "device" not in figure.alt  # no device, no bar
+
+
+def test_speed_ratios_show_every_pair_and_its_interval(cap):
+    figure = figures.speed_ratios(cap)
+    shown = texts(figure)
+    assert "tiny, alice-512, cat" in shown
+    assert "prefill: tok/s cap 32MiB / no cap" in shown
+    assert (
+        "tiny, alice-512, cat: prefill 1.00 (1.00 to 1.00), decode 1.00 (0.99 to 1.02)"
+        in figure.alt
+    )
+    assert "tiny, alice-512, prealloc: prefill 1.00 (n = 1 and 1)" in figure.alt
+
+
+def test_names_with_signs_of_xml_stay_names(cap):
+    pairs = [replace(pair, names=pair.names | {"model": "a<b>&c"}) for pair in cap.pairs]
+    assert "a<b>&c" in texts(figures.peak_by_length(replace(cap, pairs=pairs)))

@@ -1,0 +1,91 @@
+"""plot.py as it is called, on the small result set and a folder of two cells made here."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import plot
+
+ROOT = Path(__file__).parents[1]
+SMALL = ROOT / "tests/data/small"
+MATRIX = """
+commits: {mlx-0.32.4: {engine: mlx}}
+models: {tiny: {kind: random, config: tiny.json}}
+prompts: {alice-512: {tokens: 513, corpus: corpus.txt}}
+kv_caches: [cat, prealloc]
+caps: [none, 32MiB]
+variants: {default: {}}
+compare: [{axis: cap, before: none, after: 32MiB}]
+"""
+RECORD = {
+    "engine": {"device": {"accelerator": "cpu"}},
+    "phases": [{"phase": "load", "start_s": 0.1, "end_s": 0.5}],
+    "request": {"protocol": {"warmup": 1}},
+}
+MEMORY = """t_s,phase,footprint_mib,rss_mib,device_mib
+0.000,start,2.00,2.00,
+0.200,load,{peak}.00,20.00,7.00
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/matrix.yaml").write_text(MATRIX)
+    (tmp_path / "tiny.json").write_text("{}")
+    (tmp_path / "corpus.txt").write_text("a" * 1000)
+    shutil.copytree(SMALL, tmp_path / "results")
+    for cap, peak in (("none", 990), ("32MiB", 430)):
+        folder = tmp_path / f"results/cells/mlx-0.32.4/tiny/alice-512/cat/{cap}/default/r1"
+        folder.mkdir(parents=True)
+        (folder / "cell.json").write_text(json.dumps(RECORD))
+        (folder / "memory.csv").write_text(MEMORY.format(peak=peak))
+    return tmp_path
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["plot.py", *arguments])
+    return plot.main()
+
+
+def test_every_figure_is_written_and_described(project, monkeypatch):
+    (project / "results/figures").mkdir()
+    (project / "results/figures/of-an-earlier-time.svg").write_text("<svg/>")
+    assert run(monkeypatch) == 0
+    described = json.loads((project / "results/figures/figures.json").read_text())
+    assert [figure["file"] for figure in described] == [
+        "peak-by-length-cap.svg",
+        "memory-over-time.svg",
+        "peak-by-counter-cap.svg",
+        "speed-ratio-cap.svg",
+    ]
+    assert all(set(figure) == {"file", "title", "alt", "caption"} for figure in described)
+    assert all(all(figure.values()) for figure in described)
+    assert "no cap, default: up to 990 MiB" in described[1]["alt"]
+    written = {file.name for file in (project / "results/figures").iterdir()}
+    assert written == {figure["file"] for figure in described} | {"figures.json"}
+
+
+def test_under_cuda_the_device_is_drawn(project):
+    folder = next((project / "results/cells").rglob("none/default/r1"))
+    record = RECORD | {"engine": {"device": {"accelerator": "cuda"}}}
+    (folder / "cell.json").write_text(json.dumps(record))
+    assert plot.read_timeline(folder, "a").mib == [7.0]
+
+
+def test_without_results_there_is_no_figure(project, monkeypatch):
+    for name in ("summary.csv", "runs.csv"):
+        table = project / "results" / name
+        table.write_text(table.read_text().splitlines()[0] + "\n")
+    assert run(monkeypatch) == 0
+    assert [file.name for file in (project / "results/figures").iterdir()] == ["figures.json"]
+    assert json.loads((project / "results/figures/figures.json").read_text()) == []
+
+
+def test_a_mistake_is_one_line(project, monkeypatch, capsys):
+    assert run(monkeypatch, "--summary", "nowhere.csv") == 1
+    assert capsys.readouterr().err.startswith("nowhere.csv: No such file or directory; make it")

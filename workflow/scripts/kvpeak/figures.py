@@ -1,0 +1,356 @@
+"""The figures of a finding, as SVG with alt text: small, readable in black and white, the same bytes for the same data.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; a marker, a fill or a hatch says the same thing
+again. Every function returns None where there is nothing to draw.
+"""
+
+import functools
+import io
+from dataclasses import dataclass
+
+import matplotlib.style
+from matplotlib.figure import Figure as Canvas
+
+from kvpeak.comparisons import PRACTICAL, SPEED_NAMES, Comparison, Pair, has_peak, spell_name
+from kvpeak.statistics import Ratio, within
+
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = {"before": "--", "after": "-"}
+MOST_COLUMNS = 3  # panels side by side
+STYLE = {
+    "svg.hashsalt": "kvpeak",
+    "svg.fonttype": "none",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+}
+COUNTERS = {
+    "peak_footprint_mib": "operating\nsystem",
+    "peak_device_mib": "device",
+    "peak_rss_mib": "resident\n(RSS)",
+    "peak_pool_mib": "allocator:\nlive + cached",
+    "peak_active_mib": "allocator:\nlive",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawn figure: `name` becomes the file NAME.svg; the texts are plain, not yet escaped for Markdown."""
+
+    name: str
+    title: str
+    alt: str  # what the figure shows, for who cannot see it
+    caption: str  # how to read it
+    svg: str
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The sampled memory of one process: rows of memory.csv, phases and warm-up runs of cell.json."""
+
+    label: str
+    t_s: list[float]
+    mib: list[float]
+    phases: list[dict]  # {phase, start_s, end_s}
+    warmup: int  # how many of the runs, from run 0 on, are warm-up
+
+
+def _styled(draw):
+    """Draw with STYLE, whatever else this process draws."""
+
+    @functools.wraps(draw)
+    def styled(*arguments):
+        with matplotlib.style.context(["default", STYLE]):
+            return draw(*arguments)
+
+    return styled
+
+
+@_styled
+def peak_by_length(comparison: Comparison) -> Figure | None:
+    """Peak memory against prompt tokens, before and after: a panel a model and setting, a line a KV cache."""
+    if comparison.axis == "prompt":
+        return None
+    pairs = [pair for pair in comparison.pairs if has_peak(pair.before) or has_peak(pair.after)]
+    if not pairs:
+        return None
+    before, after = _sides(comparison)
+    panels = _grouped(pairs, lambda pair: _panel(comparison, pair))
+    caches = list(dict.fromkeys(map(_cache, pairs)))
+    figure, axes = _canvas(len(panels), height=2.4)
+    for ax, (title, members) in zip(axes, panels.items(), strict=True):
+        for cache, line in _grouped(members, _cache).items():
+            style = caches.index(cache)
+            for side, name in (("before", before), ("after", after)):
+                rows = filter(has_peak, (getattr(pair, side) for pair in line))
+                points = sorted((int(row["prompt_tokens"]), row["peak_mib"]) for row in rows)
+                ax.plot(
+                    *zip(*points, strict=True) if points else ((), ()),
+                    LINES[side],
+                    color=COLOURS[style % len(COLOURS)],
+                    marker=MARKERS[style % len(MARKERS)],
+                    markersize=5,
+                    markerfacecolor="white" if side == "before" else None,
+                    label=f"{cache}, {name}".removeprefix(", "),
+                )
+        ax.set_title(title, loc="left")
+        ax.set_xlabel("prompt tokens")
+        ax.set_xticks(sorted({int(x) for line in ax.lines for x in line.get_xdata()}))
+        ax.xaxis.set_major_formatter("{x:,.0f}")
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+        ax.set_ylim(0, 1.08 * max(y for line in ax.lines for y in line.get_ydata()))
+    axes[0].set_ylabel("peak memory (MiB)")
+    _legend(figure, axes)
+    return Figure(
+        name=f"peak-by-length-{comparison.axis}",
+        title=f"Peak memory by prompt length, {before} → {after}",
+        alt="Peak memory against prompt length. " + "; ".join(map(_spell_peaks, pairs)) + ".",
+        caption=f"The process's peak memory; open markers and broken lines: {before}, filled markers and "
+        f"solid lines: {after}. A point is the largest peak of the cell's processes.",
+        svg=_svg(figure),
+    )
+
+
+@_styled
+def memory_over_time(timelines: list[Timeline]) -> Figure | None:
+    """Sampled memory of processes over time, one above the other on the same scales, their phases marked."""
+    timelines = [line for line in timelines if line.t_s]
+    if not timelines:
+        return None
+    figure = Canvas(figsize=(6.4, 0.4 + 1.6 * len(timelines)), layout="constrained")
+    axes = figure.subplots(len(timelines), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    for ax, line in zip(axes, timelines, strict=True):
+        ax.plot(line.t_s, line.mib, color=COLOURS[1], linewidth=1)
+        ax.set_title(line.label, loc="left")
+        ax.set_ylabel("memory (MiB)")
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+        ax.grid(axis="x", visible=False)
+        for number, (name, start, end) in enumerate(_spans(line)):
+            warm = name == "warm-up"
+            ax.axvspan(
+                start, end, facecolor="#F0F0F0" if number % 2 else "white", edgecolor="#CCCCCC", linewidth=0.5,
+                hatch="//" if warm else None, zorder=0,
+            )  # fmt: skip
+            ax.annotate(
+                name, ((start + end) / 2, 1), xycoords=("data", "axes fraction"), xytext=(0, -2),
+                textcoords="offset points", ha="center", va="top", fontsize=6,
+            )  # fmt: skip
+    axes[0].set_ylim(0, 1.25 * max(max(line.mib) for line in timelines))
+    axes[0].set_xlim(left=0)
+    axes[-1].set_xlabel("time since the process started (s)")
+    peaks = "; ".join(
+        f"{line.label}: up to {max(line.mib):,.0f} MiB in {line.t_s[-1]:,.1f} s"
+        for line in timelines
+    )
+    return Figure(
+        name="memory-over-time",
+        title="Memory over time",
+        alt=f"Sampled memory of one process over time. {peaks}.",
+        caption="Sampled memory of one process; bands are its phases, hatched: warm-up. A sample can miss a short "
+        "peak, so that the operating system's own peak may lie higher.",
+        svg=_svg(figure),
+    )
+
+
+@_styled
+def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
+    """The same two processes as each counter saw them: bars before and after."""
+    counters = [
+        name for name in COUNTERS if all(side and side.get(name) is not None for side in (pair.before, pair.after))
+    ]  # fmt: skip
+    if not counters:
+        return None
+    before, after = _sides(comparison)
+    figure = Canvas(figsize=(4.6, 2.4), layout="constrained")
+    ax = figure.subplots()
+    for number, side in enumerate(("before", "after")):
+        bars = ax.bar(
+            [position + 0.4 * (number - 0.5) for position in range(len(counters))],
+            [getattr(pair, side)[name] for name in counters],
+            width=0.38,
+            color=("white", COLOURS[1])[number],
+            edgecolor=(COLOURS[0], "black")[number],
+            hatch=("////", "")[number],
+            label=(before, after)[number],
+        )
+        ax.bar_label(bars, fmt="{:,.0f}", fontsize=7)
+    ax.set_xticks(range(len(counters)), [COUNTERS[name] for name in counters])
+    ax.set_ylabel("peak memory (MiB)")
+    ax.grid(axis="x", visible=False)
+    ax.margins(y=0.15)
+    ax.yaxis.set_major_formatter("{x:,.0f}")
+    ax.legend()
+    numbers = "; ".join(
+        f"{COUNTERS[name].replace(chr(10), ' ')} {pair.before[name]:,.0f} → {pair.after[name]:,.0f}"
+        for name in counters
+    )
+    where = ", ".join(spell_name(*named) for named in pair.names.items())
+    return Figure(
+        name=f"peak-by-counter-{comparison.axis}",
+        title=f"One peak, several counters, {before} → {after}",
+        alt=f"Peak memory in MiB by counter, {where}: {numbers}.",
+        caption=f"The peak of {where} as each counter saw it. An allocator's live bytes leave out the free buffers "
+        "that it keeps.",
+        svg=_svg(figure),
+    )
+
+
+@_styled
+def speed_ratios(comparison: Comparison) -> Figure | None:
+    """Speed after / before of every pair with its 95 % interval, beside the margin that counts as the same."""
+    pairs = [pair for pair in comparison.pairs if pair.speeds]
+    columns = [
+        name
+        for name in ("prefill_tok_s", "decode_tok_s")
+        if any(name in pair.speeds for pair in pairs)
+    ]
+    if not columns:
+        return None
+    before, after = _sides(comparison)
+    figure = Canvas(figsize=(6.4, 0.7 + 0.17 * len(pairs)), layout="constrained")
+    axes = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
+    for ax, column in zip(axes, columns, strict=True):
+        ax.axvspan(*within(PRACTICAL), color="#E5E5E5", zorder=0)
+        ax.axvline(1, color="black", linewidth=0.5)
+        for row, pair in enumerate(pairs):
+            if column in pair.speeds:
+                _draw_ratio(ax, row, pair.speeds[column].ratio)
+        ax.set_xlabel(f"{SPEED_NAMES[column][0]}: tok/s {after} / {before}")
+        ax.grid(axis="y", visible=False)
+    axes[0].set_yticks(range(len(pairs)), [_label(comparison, pair) for pair in pairs])
+    axes[0].set_ylim(len(pairs) - 0.5, -0.5)
+    return Figure(
+        name=f"speed-ratio-{comparison.axis}",
+        title=f"Speed, {after} / {before}",
+        alt="Ratio of speeds. "
+        + "; ".join(_spell_ratios(comparison, pair, columns) for pair in pairs)
+        + ".",
+        caption=f"Speed with {after} divided by speed with {before}; bars are 95 % intervals over "
+        "processes, grey is ± 5 %. Open markers have no interval: there are too few processes.",
+        svg=_svg(figure),
+    )
+
+
+def _draw_ratio(ax, row: int, ratio: Ratio) -> None:
+    if ratio.testable:
+        ax.plot([ratio.low, ratio.high], [row, row], color=COLOURS[1], linewidth=1.5)
+    ax.plot(
+        ratio.value, row, "o", color=COLOURS[1], markersize=4,
+        markerfacecolor=COLOURS[1] if ratio.testable else "white",
+    )  # fmt: skip
+
+
+def _spans(line: Timeline) -> list[tuple[str, float, float]]:
+    """The phases that are marked, as (name, start, end): load, each warm-up run, each recorded run from 1 on."""
+    spans: dict[str, tuple[str, float, float]] = {}
+    for phase in line.phases:
+        step, _, run = phase["phase"].partition("-")
+        if run.isdigit():
+            name = "warm-up" if int(run) < line.warmup else f"run {int(run) - line.warmup + 1}"
+        elif step == "load":
+            name = "load"
+        else:
+            continue
+        key = run or step
+        start = spans[key][1] if key in spans else phase["start_s"]
+        spans[key] = (name, start, phase["end_s"])
+    return list(spans.values())
+
+
+def _canvas(panels: int, height: float):
+    """A figure with this many panels in rows of MOST_COLUMNS, each `height` inches high, and the panels' axes."""
+    columns = min(panels, MOST_COLUMNS)
+    lines = -(-panels // columns)
+    figure = Canvas(
+        figsize=(max(3.6, 2.2 * columns + 0.4), height * lines + 0.3), layout="constrained"
+    )
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    for ax in axes[panels:]:
+        ax.remove()
+    return figure, axes[:panels]
+
+
+def _legend(figure, axes) -> None:
+    """One legend for all panels, below them."""
+    entries = {}
+    for ax in axes:
+        handles, labels = ax.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=2)
+
+
+def _svg(figure) -> str:
+    """The figure as SVG text; the same bytes for the same drawing, wherever and whenever it is made."""
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def _grouped(items, key) -> dict:
+    groups = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
+
+
+def _sides(comparison: Comparison) -> tuple[str, str]:
+    """The compared names, clear without their axis."""
+    return tuple(
+        spell_name(comparison.axis, name) for name in (comparison.before, comparison.after)
+    )
+
+
+def _panel(comparison: Comparison, pair: Pair) -> str:
+    """What a panel's pairs share: every axis but prompt and KV cache; commit and variant where there are several."""
+    others = [p.names for p in comparison.pairs]
+    shared = [
+        spell_name(axis, name)
+        for axis, name in pair.names.items()
+        if axis not in ("prompt", "kv_cache")
+        and (axis == "model" or len({o[axis] for o in others}) > 1)
+    ]
+    return ", ".join(shared)
+
+
+def _cache(pair: Pair) -> str:
+    return pair.names.get("kv_cache", "")
+
+
+def _label(comparison: Comparison, pair: Pair) -> str:
+    return ", ".join(
+        filter(None, (_panel(comparison, pair), pair.names.get("prompt"), _cache(pair)))
+    )
+
+
+def _spell_peaks(pair: Pair) -> str:
+    names = " ".join(
+        name for axis, name in pair.names.items() if axis in ("model", "prompt", "kv_cache")
+    )
+    before, after = (
+        f"{side['peak_mib']:,.0f}" if has_peak(side) else side["outcome"] if side else "not run"
+        for side in (pair.before, pair.after)
+    )
+    return f"{names} {before} → {after} MiB"
+
+
+def _spell_ratios(comparison: Comparison, pair: Pair, columns) -> str:
+    spoken = [
+        f"{SPEED_NAMES[column][0]} {_spell_ratio(pair.speeds[column].ratio)}"
+        for column in columns
+        if column in pair.speeds
+    ]
+    return f"{_label(comparison, pair)}: {', '.join(spoken)}"
+
+
+def _spell_ratio(ratio: Ratio) -> str:
+    if ratio.testable:
+        return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
+    return f"{ratio.value:.2f} (n = {ratio.n[0]} and {ratio.n[1]})"

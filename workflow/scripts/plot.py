@@ -1,0 +1,117 @@
+"""Draw the figures of the finding: results/figures/*.svg, and figures.json with their titles, alt texts and captions."""
+
+import argparse
+import csv
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from kvpeak.comparisons import Comparison, Pair, compare, lead, spell_name
+from kvpeak.config_file import ConfigError
+from kvpeak.figures import (
+    Figure,
+    Timeline,
+    memory_over_time,
+    peak_by_counter,
+    peak_by_length,
+    speed_ratios,
+)
+from kvpeak.files import write_together
+from kvpeak.matrix import AXES, Cell, load_matrix
+from kvpeak.results import Results, read_results
+
+
+def draw(results: Results, comparisons: list[dict], cells: Path) -> list[Figure]:
+    """Every figure that the results have data for. Memory over time is that of the first comparison's lead."""
+    compared = [compare(results, **entry) for entry in comparisons]
+    figures = []
+    for number, comparison in enumerate(compared):
+        figures.append(peak_by_length(comparison))
+        if pair := lead(comparison).pair:
+            if number == 0:
+                figures.append(memory_over_time(timelines(comparison, pair, cells)))
+            figures.append(peak_by_counter(comparison, pair))
+        figures.append(speed_ratios(comparison))
+    return [figure for figure in figures if figure]
+
+
+def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]:
+    """The first process of both sides of a pair, as sampled; a side without a folder is left out."""
+    found = []
+    for name in (comparison.before, comparison.after):
+        names = pair.names | {comparison.axis: name}
+        folder = cells / Cell(*(names[axis] for axis in AXES)).path
+        if (folder / "memory.csv").exists():
+            found.append(
+                read_timeline(folder, ", ".join(spell_name(axis, names[axis]) for axis in AXES))
+            )
+    return found
+
+
+def read_timeline(folder: Path, label: str) -> Timeline:
+    """A cell's memory.csv and the phases of its cell.json; the device's memory under CUDA, else the footprint."""
+    record = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    cuda = record["engine"].get("device", {}).get("accelerator") == "cuda"
+    column = "device_mib" if cuda else "footprint_mib"
+    with (folder / "memory.csv").open(newline="", encoding="utf-8") as file:
+        samples = [
+            (float(row["t_s"]), float(row[column])) for row in csv.DictReader(file) if row[column]
+        ]
+    return Timeline(
+        label=label,
+        t_s=[t for t, _ in samples],
+        mib=[mib for _, mib in samples],
+        phases=record["phases"],
+        warmup=record["request"]["protocol"]["warmup"],
+    )
+
+
+def write_figures(figures: list[Figure], out: Path) -> None:
+    """Write the SVG files and figures.json, and remove the SVG files of an earlier time."""
+    described = [
+        {"file": f"{figure.name}.svg"}
+        | {key: value for key, value in asdict(figure).items() if key not in ("name", "svg")}
+        for figure in figures
+    ]
+    texts = {f"{figure.name}.svg": figure.svg for figure in figures}
+    write_together(
+        out, texts | {"figures.json": json.dumps(described, indent=1, ensure_ascii=False) + "\n"}
+    )
+    for old in set(out.glob("*.svg")) - {out / name for name in texts}:
+        old.unlink()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    for name, where in {
+        "matrix": "config/matrix.yaml",
+        "plan": "results/plan.csv",
+        "summary": "results/summary.csv",
+        "runs": "results/runs.csv",
+        "cells": "results/cells",
+        "out": "results/figures",
+    }.items():
+        parser.add_argument(
+            f"--{name}", type=Path, default=Path(where), help="default: %(default)s"
+        )
+    arguments = parser.parse_args()
+    try:
+        comparisons = load_matrix(arguments.matrix).compare
+        results = read_results(arguments.plan, arguments.summary, arguments.runs)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}; make it: snakemake --cores 1", file=sys.stderr)
+        return 1
+    figures = draw(results, comparisons, arguments.cells)
+    write_figures(figures, arguments.out)
+    print(
+        f"{arguments.out}: {', '.join(figure.name for figure in figures) or 'no figure, no data'}"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

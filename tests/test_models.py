@@ -116,9 +116,16 @@ def test_any_mlx_lm_text_model_loads_and_generates(model_type):
     assert all(0 <= token < 300 for token in greedy(model, 4))
 
 
-def test_an_unknown_model_type_is_one_line():
-    with pytest.raises(UserError, match="model_type: 'nonesuch': expected a model type"):
-        models.random_model(SMALL | {"model_type": "nonesuch"}, 0, None)
+@pytest.mark.parametrize("model_type", ["nonesuch", "cache", "a.b", None])
+def test_an_unknown_model_type_is_one_line(model_type):
+    with pytest.raises(UserError, match=f"model_type: {model_type!r}: expected a model type"):
+        models.random_model(SMALL | {"model_type": model_type}, 0, None)
+
+
+def test_a_config_without_a_needed_key_is_one_line():
+    config = {key: value for key, value in SMALL.items() if key != "rms_norm_eps"}
+    with pytest.raises(UserError, match=r"cannot build a qwen2 from it: .*rms_norm_eps"):
+        models.random_model(config, 0, None)
 
 
 def test_an_unknown_dtype_is_one_line():

@@ -58,14 +58,25 @@ def random_model(config: dict, seed: int, dtype: str | None) -> nn.Module:
     """
     dtype = dtype or config.get("torch_dtype") or config.get("dtype") or "float32"
     mx.random.seed(seed)
-    model_class, args_class = model_classes(config)
-    model = model_class(args_class.from_dict(config))
-    model.eval()
+    model = _build(config)
     model.apply(lambda p: p * RANDOM_SCALE if p.ndim > 1 else p)
     model.set_dtype(_dtype(dtype))
     if quantization := config.get("quantization"):
         _quantize(model, quantization)
     _materialise(model)
+    return model
+
+
+def _build(config: dict) -> nn.Module:
+    """The config's model with the weights that its class draws, none of them evaluated yet."""
+    model_class, args_class = model_classes(config)
+    try:
+        model = model_class(args_class.from_dict(config))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(
+            f"config.json: mlx-lm cannot build a {config['model_type']} from it: {error}"
+        ) from None
+    model.eval()
     return model
 
 
@@ -76,22 +87,22 @@ def model_classes(config: dict) -> tuple[type, type]:
     type alone does not decide: importing it takes seconds.
     """
     model_type = config.get("model_type")
-    if "architectures" not in config and mlx_lm_has(model_type):
-        module = mlx_lm_module(model_type)
-        return module.Model, module.ModelArgs
-    from mlx_lm.utils import _get_classes
-
     try:
+        if "architectures" not in config and _mlx_lm_has(model_type):
+            module = mlx_lm_module(model_type)
+            return module.Model, module.ModelArgs
+        from mlx_lm.utils import _get_classes
+
         return _get_classes(config)
-    except (KeyError, ValueError):
+    except (AttributeError, ImportError, KeyError, TypeError, ValueError):
         raise UserError(
             f"config.json: model_type: {model_type!r}: expected a model type that mlx-lm has"
         ) from None
 
 
-def mlx_lm_has(model_type: str | None) -> bool:
+def _mlx_lm_has(model_type: str) -> bool:
     _light_mlx_lm()
-    return bool(model_type) and importlib.util.find_spec(f"mlx_lm.models.{model_type}") is not None
+    return importlib.util.find_spec(f"mlx_lm.models.{model_type}") is not None
 
 
 def mlx_lm_module(name: str) -> ModuleType:
@@ -134,9 +145,7 @@ def _load_safetensors(folder: Path, dtype: str | None) -> tuple[nn.Module, dict]
 
 
 def _load_gguf(path: Path, config: dict, dtype: str | None) -> nn.Module:
-    model_class, args_class = model_classes(config)
-    model = model_class(args_class.from_dict(config))
-    model.eval()
+    model = _build(config)
     weights = gguf.llama_weights(path, _dtype(dtype or "float32"))
     try:
         model.load_weights(list(weights.items()))

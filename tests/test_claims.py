@@ -72,6 +72,7 @@ def judge(load, small):
         ({"of": {"model": "tinny"}}, 'claims[0].of.model: "tinny" is the name of no planned cell (did'),
         ({"of": {"kv_cache": "cat"}}, "selects no planned two cells to compare"),
         ({"margin_pct": 5}, "claims[0].margin_pct: unknown key"),
+        ({"requires": {"machin": "M*"}}, "claims[0].requires.machin: unknown key (did you mean machine?)"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_one_line_that_says_where_and_what_was_expected(load, change, expected):
@@ -128,6 +129,8 @@ def test_value(judge):
     found = judge(entry | {"tolerance_pct": 3})
     assert found == {"": ("holds", "1,000.0, expected 980.0 (+2.0%); ± 3 %")}
     assert judge(entry | {"tolerance_pct": 1})[""][0] == "fails"
+    speed = judge(entry | {"column": "decode_tok_s", "expected": 100, "tolerance_pct": 1})
+    assert speed[""] == ("holds", "100.0 (n = 4), expected 100.0 (+0.0%); ± 1 %")
 
 
 def test_a_claim_is_judged_once_for_each_combination_of_the_open_axes(judge):

@@ -162,7 +162,12 @@ def _reasons(group: Group, missing: dict[CellName, str]) -> str:
 def _judge_value(claim, group, cells, results):
     found = results.summary[cells[0]][claim["column"]]
     expected = claim["expected"] if group.expected is None else group.expected
-    return _against(claim, found, expected, f"{_number(found)}, expected {_number(expected)}")
+    n = (
+        f" (n = {results.speeds(cells[0], claim['column']).size})"
+        if claim["column"] in SPEEDS
+        else ""
+    )
+    return _against(claim, found, expected, f"{_number(found)}{n}, expected {_number(expected)}")
 
 
 def _judge_ratio(claim, group, cells, results):

@@ -101,6 +101,19 @@ MODEL_TYPES = {
     "gpt_neox": {
         "layer_norm_eps": 1e-5, "rotary_emb_base": 10000, "rotary_pct": 0.25,
     },
+    "gpt_oss": {
+        "num_local_experts": 4, "num_experts_per_tok": 2, "head_dim": 16, "sliding_window": 8,
+    },
+    "deepseek_v3": {  # keys and values as one latent
+        "moe_intermediate_size": 32, "n_routed_experts": 4, "n_shared_experts": 1, "q_lora_rank": 32,
+        "num_experts_per_tok": 2, "kv_lora_rank": 32, "qk_rope_head_dim": 16, "v_head_dim": 16,
+        "qk_nope_head_dim": 16,
+    },
+    "lfm2": {  # short convolutions between attention layers
+        "norm_eps": 1e-5, "conv_bias": False, "conv_L_cache": 3, "block_dim": 64,
+        "block_multiple_of": 8, "block_ffn_dim_multiplier": 1.0, "block_auto_adjust_ff_dim": False,
+        "block_ff_dim": 96, "full_attn_idxs": [1],
+    },
     "mamba": {
         "state_size": 8, "conv_kernel": 4, "use_bias": False, "use_conv_bias": True,
         "time_step_rank": 4,

@@ -115,10 +115,10 @@ def test_speed_ratios_show_every_pair_and_its_interval(cap):
     assert "tiny, alice-512, cat" in shown
     assert "prefill: tok/s cap 32MiB / no cap" in shown
     assert (
-        "tiny, alice-512, cat: prefill 1.00 (1.00 to 1.00), decode 1.00 (0.99 to 1.02)"
+        "tiny, alice-512, cat: prefill 1.00 (1.00 to 1.00), n = 4 and 4, decode 1.00 (0.99"
         in figure.alt
     )
-    assert "tiny, alice-512, prealloc: prefill 1.00 (n = 1 and 1)" in figure.alt
+    assert "tiny, alice-512, prealloc: prefill 1.00, n = 1 and 1" in figure.alt
 
 
 def test_names_with_signs_of_xml_stay_names(cap):

@@ -121,10 +121,6 @@ def test_outliers_are_far_in_spread_and_in_practice():
     assert not statistics.outliers([1, 100]).any()
 
 
-def test_memory_is_its_maximum_and_range():
-    assert statistics.maximum_and_range([4144.0, 4139.5, 4141.0]) == (4144.0, 4.5)
-
-
 def test_runs_inside_a_process_count_as_one_value():
     cell = ("mlx", "tiny", "p", "cat", "none", "default")
     axes = dict(zip(statistics.AXES, cell, strict=True))

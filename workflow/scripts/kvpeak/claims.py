@@ -216,7 +216,7 @@ def _judge_speed(claim, cells, results, low, high, bounds):
     """By the ratio's interval over processes: inside the bounds, beyond them, or neither."""
     of, to = (results.speeds(cell, claim["column"]) for cell in cells)
     ratio = statistics.ratio_of_means(of, to)
-    detail = f"{spell_ratio(ratio)}; {bounds}"
+    detail = f"ratio {ratio.spelled()}; {bounds}"
     if ratio.inside(low, high):
         return HOLDS, detail
     if ratio.outside(low, high):
@@ -286,12 +286,6 @@ def pool_growth_mib(kv_bytes_per_token: int, prompt_tokens: int, generated_token
 
 
 # How figures are spelled.
-
-
-def spell_ratio(ratio: statistics.Ratio) -> str:
-    """E.g. `ratio 1.003 (0.981 to 1.026), n = 5 and 5`."""
-    interval = f" ({ratio.low:.3f} to {ratio.high:.3f})" if ratio.testable else ""
-    return f"ratio {ratio.value:.3f}{interval}, n = {ratio.n[0]} and {ratio.n[1]}"
 
 
 def spell_fit(fit: statistics.Fit) -> str:

@@ -281,16 +281,13 @@ def spell_speeds(pair: Pair) -> str:
 
 
 def spell_change(column: str, change: Change) -> str:
-    """E.g. `decode is the same within 5 % (ratio 1.002, 0.991 to 1.013, n = 5 and 5)`."""
+    """E.g. `decode is the same within 5 % (ratio 1.002 (0.991 to 1.013), n = 5 and 5)`."""
     ratio, (name, unit) = change.ratio, SPEED_NAMES[column]
     numbers = f"{change.before:,.1f} → {change.after:,.1f} {unit}"
-    n = f"n = {ratio.n[0]} and {ratio.n[1]}"
-    if not ratio.testable:
-        return f"{name} {numbers} ({NOT_TESTABLE} with {n}; {change.would_do} would do)"
-    interval = f"ratio {ratio.value:.3f}, {ratio.low:.3f} to {ratio.high:.3f}, {n}"
-    if change.verdict == SAME:
-        return f"{name} is the {SAME} ({interval})"
-    if change.verdict in (FASTER, SLOWER):
-        return f"{name} is {change.verdict}, {numbers} ({interval}, p = {change.p:.3g})"
+    shown = f"ratio {ratio.spelled()}"
     more = f"; {change.would_do} would do" if change.would_do else ""
-    return f"{name} {numbers} is {change.verdict} ({interval}{more})"
+    if change.verdict == SAME:
+        return f"{name} is the {SAME} ({shown})"
+    if change.verdict in (FASTER, SLOWER):
+        return f"{name} is {change.verdict}, {numbers} ({shown}, p = {change.p:.3g})"
+    return f"{name} {numbers} is {change.verdict} ({shown}{more})"

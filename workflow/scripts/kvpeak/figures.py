@@ -343,14 +343,8 @@ def _spell_peaks(pair: Pair) -> str:
 
 def _spell_ratios(comparison: Comparison, pair: Pair, columns) -> str:
     spoken = [
-        f"{SPEED_NAMES[column][0]} {_spell_ratio(pair.speeds[column].ratio)}"
+        f"{SPEED_NAMES[column][0]} {pair.speeds[column].ratio.spelled(2)}"
         for column in columns
         if column in pair.speeds
     ]
     return f"{_label(comparison, pair)}: {', '.join(spoken)}"
-
-
-def _spell_ratio(ratio: Ratio) -> str:
-    if ratio.testable:
-        return f"{ratio.value:.2f} ({ratio.low:.2f} to {ratio.high:.2f})"
-    return f"{ratio.value:.2f} (n = {ratio.n[0]} and {ratio.n[1]})"

@@ -9,10 +9,6 @@ import pandas as pd
 from kvpeak.matrix import AXES
 from kvpeak.statistics import outliers, process_means
 
-MEMORY = (
-    "peak_mib", "peak_footprint_mib", "peak_pool_mib", "peak_active_mib", "peak_rss_mib", "peak_device_mib",
-    "loaded_mib",
-)  # fmt: skip
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
 
 _TEXT = (

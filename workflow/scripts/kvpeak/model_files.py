@@ -64,13 +64,17 @@ def check_files(folder: Path, files: dict[str, dict], *, hashes: bool) -> None:
 
 def read_config(folder: Path) -> dict:
     """config.json of a model folder. Raises UserError when it is missing or not a JSON object."""
-    path = Path(folder) / CONFIG
+    return read_object(Path(folder) / CONFIG)
+
+
+def read_object(path: Path) -> dict:
+    """The JSON object in a file. Raises UserError when there is none."""
     try:
-        config = json.loads(path.read_text())
+        found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path}: not found; make the model again") from None
     except ValueError as error:
         raise UserError(f"{path}: not JSON ({error})") from None
-    if not isinstance(config, dict):
+    if not isinstance(found, dict):
         raise UserError(f"{path}: expected a JSON object")
-    return config
+    return found

@@ -299,7 +299,7 @@ def spell_fit(fit: statistics.Fit) -> str:
 def _would_do(processes: int | None) -> str:
     if processes is None:
         return "more processes would not help"
-    return f"{processes} processes a side would do"
+    return f"{processes} processes a side or more would do"
 
 
 def _number(value: float) -> str:

@@ -238,6 +238,12 @@ def test_yaml_that_does_not_say_one_thing_is_refused(tmp_path, text, line):
     assert "\n" not in str(error.value)
 
 
+def test_a_merged_mapping_may_be_overridden(tmp_path):
+    file = tmp_path / "matrix.yaml"
+    file.write_text("a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\n")
+    assert load_yaml(file)["b"] == {"x": 1, "y": 3}
+
+
 def test_a_file_that_is_not_there_or_not_text_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"no.yaml: cannot be read: No such file"):
         load_yaml("no.yaml")

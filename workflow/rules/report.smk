@@ -1,6 +1,29 @@
 # The finding and its figures.
 
 
+rule figures:
+    input:
+        matrix=MATRIX_FILE,
+        plan="results/plan.csv",
+        runs="results/runs.csv",
+        summary="results/summary.csv",
+    output:
+        report(
+            directory("report/figures"),
+            patterns=["{name}.svg"],
+            category="Figures",
+            labels={"figure": "{name}"},
+            caption="../report/figures.rst",
+        ),
+    log:
+        "results/logs/figures.log",
+    message:
+        "Drawing the figures"
+    shell:
+        "python workflow/scripts/plot.py --matrix {input.matrix:q} --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
+
+
 rule render:
     input:
         matrix=MATRIX_FILE,
@@ -8,9 +31,10 @@ rule render:
         runs="results/runs.csv",
         summary="results/summary.csv",
         checks="results/checks.csv",
+        figures="report/figures",
         template="report/templates/finding.md.j2",
     output:
-        "report/finding.md",
+        report("report/finding.md", category="Finding", caption="../report/finding.rst"),
     log:
         "results/logs/render.log",
     message:

@@ -62,7 +62,7 @@ def listed(values) -> Markdown:
     return Markdown(f"{', '.join(first)} and {last}" if first else last)
 
 
-def context(matrix: Matrix, folder: Path) -> dict:
+def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     """Everything the template may use, from the tables of `folder` (results/)."""
     results = read_results(folder / "plan.csv", folder / "summary.csv", folder / "runs.csv")
     plan = rows(read_table(folder / "plan.csv"))
@@ -91,7 +91,7 @@ def context(matrix: Matrix, folder: Path) -> dict:
         "builds": builds(folder),
         "single": {axis: names[0] for axis in AXES if len(names := names_of(summary, axis)) == 1},
         "untestable": [row for row in read_checks(folder) if row["verdict"] == "not testable"],
-        "figures": read_figures(folder),
+        "figures": read_figures(figures),
         "replay": read_replay(folder),
     }
 
@@ -283,7 +283,9 @@ def main() -> int:
     try:
         matrix = load_matrix(arguments.matrix)
         text = (
-            environment().get_template("finding.md.j2").render(context(matrix, arguments.results))
+            environment()
+            .get_template("finding.md.j2")
+            .render(context(matrix, arguments.results, arguments.out.parent / "figures"))
         )
     except (UserError, jinja2.TemplateError) as error:
         print(f"{arguments.out}: {error}", file=sys.stderr)

@@ -28,6 +28,8 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
     def construct_mapping(self, node, deep=False):
         seen = {}
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # <<: takes another mapping's keys over
+                continue
             key = self.construct_object(key_node, deep=True)
             if isinstance(key, (list, dict)):
                 raise yaml.MarkedYAMLError(

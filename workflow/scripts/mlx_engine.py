@@ -13,13 +13,17 @@ from pathlib import Path
 from kvpeak.answering import peak_rss_mib, take_stdout
 from kvpeak.blas import load_openblas
 from kvpeak.errors import Unsupported, UserError
+from kvpeak.null_buffers import on_null_buffer
 
 # What MLX says when it cannot allocate: on a CPU, with Metal, with CUDA.
 OUT_OF_MEMORY = re.compile(r"malloc|out of memory|insufficient memory", re.IGNORECASE)
 
+NULL_BUFFER = "malloc gave MLX no memory (it used the null pointer as a buffer)"
+
 
 def answer(request: dict, emit: Callable[..., None]) -> None:
     """Run the request; the last event is `done` or `outcome`. Raises UserError."""
+    on_null_buffer(lambda: emit("outcome", outcome="oom", detail=NULL_BUFFER))
     blas = load_openblas()
     from kvpeak import inference  # imports MLX, which OpenBLAS has to precede
 

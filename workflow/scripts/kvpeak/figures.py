@@ -239,6 +239,58 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
     )
 
 
+@_styled
+def predicted_by_length(predictions: list[dict], published: list[dict]) -> Figure:
+    """The replay's peak against prompt tokens, without and with the cap, and the published peaks on it.
+
+    Rows of replay_finding.py's tables length and cells, in MiB.
+    """
+    figure, axes = _canvas(1, height=3.2)
+    (ax,) = axes
+    sides = {"none": ("--", "white"), "4x": ("-", None)}
+    caches = list(dict.fromkeys(row["kv_cache"] for row in predictions))
+    for style, cache in enumerate(caches):
+        for cap, (line, face) in sides.items():
+            points = [
+                (row["prompt_tokens"], row["peak_mib"] / 1024)
+                for row in predictions
+                if (row["kv_cache"], row["cap"]) == (cache, cap)
+            ]
+            ax.plot(*zip(*points, strict=True), line, color=COLOURS[style], linewidth=1)
+            found = [
+                (row["prompt_tokens"], row["fornace_mib"] / 1024)
+                for row in published
+                if (row["kv_cache"], row["cap"]) == (cache, cap)
+            ]
+            name = "without a cap" if cap == "none" else f"cap {cap}"
+            ax.plot(
+                *zip(*found, strict=True), line, color=COLOURS[style], marker=MARKERS[style], markersize=5,
+                markerfacecolor=face, linewidth=0, label=f"{cache}, {name}",
+            )  # fmt: skip
+    ax.set_yscale("log", base=2)
+    ax.set_xlabel("prompt tokens")
+    ax.set_ylabel("peak memory (GiB)")
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.yaxis.set_major_formatter("{x:g}")
+    _legend(figure, axes)
+    longest = max(row["prompt_tokens"] for row in predictions)
+    ends = [
+        f"{row['kv_cache']}, {row['cap']}: {row['peak_mib'] / 1024:,.1f} GiB"
+        for row in predictions
+        if row["prompt_tokens"] == longest
+    ]
+    return Figure(
+        name="peak-against-length",
+        title="Predicted peak memory by prompt length",
+        alt=f"Predicted peak memory against prompt length; at {longest:,} tokens "
+        + "; ".join(ends)
+        + ".",
+        caption="Lines: predictions of the replay, broken without a cap, solid with 4x. Markers: the finding's "
+        "measured peaks, open without a cap, filled with it.",
+        svg=_svg(figure),
+    )
+
+
 def _draw_ratio(ax, row: int, ratio: Ratio) -> None:
     if ratio.testable:
         ax.plot([ratio.low, ratio.high], [row, row], color=COLOURS[1], linewidth=1.5)

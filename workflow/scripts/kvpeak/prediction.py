@@ -1,6 +1,7 @@
 """What a model, a prompt and a pool make a process's memory peak at: predictions, not measurements."""
 
 from collections import Counter
+from functools import cache
 from itertools import takewhile
 
 from kvpeak.pools import CandlePool, size_class
@@ -26,15 +27,26 @@ CAPACITY_FACTOR = 2  # tokens that prealloc has room for, in units of prompt + g
 
 def workload(prompt_tokens: int, kv_cache: str, *, generate: int = 128, **options) -> Workload:
     """The finding's protocol for one prompt and cache; `options` are the other fields of Workload."""
-    capacity = CAPACITY_FACTOR * (prompt_tokens + generate)
+    capacity = CAPACITY_FACTOR * (prompt_tokens + generate) if kv_cache == "prealloc" else 0
     return Workload(prompt_tokens, kv_cache, generate, capacity=capacity, **options)
 
 
-def pool_peak(shapes: Shapes, work: Workload, slack: int | None) -> int:
-    """The most bytes in Candle's two pools over the whole process, weights aside."""
+@cache
+def run_peaks(
+    shapes: Shapes, work: Workload, slack: int | None, family: type | None = None
+) -> tuple[int, ...]:
+    """The most bytes in Candle's pools during each run of the process, weights aside.
+
+    The first run is the warm-up. `family` is that of candle_trace.
+    """
     pool = CandlePool(slack)
-    FastReplay(pool).run(candle_trace(shapes, work))
-    return pool.peak
+    replay, peaks = FastReplay(pool), []
+    for block in candle_trace(shapes, work, family):
+        replay.step(block)
+        if block.phase == "reset":
+            peaks.append(pool.peak)
+            pool.peak = pool.total
+    return tuple(peaks)
 
 
 def predict(shapes: Shapes, work: Workload, slack: int | None) -> dict:
@@ -43,7 +55,7 @@ def predict(shapes: Shapes, work: Workload, slack: int | None) -> dict:
     peak_mib = pool_peak_mib + weights_mib + host_mask_mib + process_mib, where the host mask is what
     the model builds in ordinary memory before it uploads it.
     """
-    pool = pool_peak(shapes, work, slack) / MIB
+    pool = max(run_peaks(shapes, work, slack)) / MIB
     weights = sum(weight_tensors(shapes)) / MIB
     host = host_mask_bytes(shapes, work) / MIB
     return {

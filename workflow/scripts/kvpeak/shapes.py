@@ -36,8 +36,11 @@ class Shapes:
         return self.heads // self.kv_heads
 
 
-def find_shapes(name_or_path: str) -> Shapes:
-    """The shapes of a model that config/models/ names, or of a JSON file. Raises UserError."""
+def find_shapes(name_or_path: str, dtype: str | None = None) -> Shapes:
+    """The shapes of a model that config/models/ names, or of a JSON file. Raises UserError.
+
+    `dtype` overrides the file's.
+    """
     path = Path(name_or_path)
     if path.suffix != ".json":
         path = CONFIGS / f"{name_or_path}.json"
@@ -54,7 +57,7 @@ def find_shapes(name_or_path: str) -> Shapes:
         raise UserError(f"{path}: not JSON: {error}") from None
     if not isinstance(config, dict):
         raise UserError(f"{path}: expected a JSON object of model shapes")
-    return read_shapes(config, str(path))
+    return read_shapes(config, str(path), dtype)
 
 
 def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:

@@ -16,7 +16,7 @@ from kvpeak.errors import UserError
 from kvpeak.figures import predicted_by_length
 from kvpeak.files import write_together
 from kvpeak.fit import FACTORS, Measured, Qwen2GateKept, Structure, fit, pairs, worst_error
-from kvpeak.pools import MLXPool, size_class
+from kvpeak.pools import MLXCpuPool, size_class
 from kvpeak.prediction import (
     CAPACITY_FACTOR,
     MIB,
@@ -39,7 +39,6 @@ MODELS = (
     *("qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct", "llama-3.2-3b-instruct"),
     *("qwen2.5-7b-instruct", "qwen2.5-7b-instruct-q4_k_m"),
 )
-CPU_PAGE = 4096  # bytes: what MLX's CPU allocator calls a page
 MACHINES_GB = (8, 16, 24, 32, 64)  # of 2^30 bytes
 LENGTHS = (513, 1025, 2049, 4097, 8193, 16385)
 CURVE = (512, *range(1024, 16385, 1024))
@@ -321,7 +320,7 @@ def mlx_table(summary: Path | None) -> list[dict]:
 def mlx_growth_mib(shapes: Shapes, prompt_tokens: int, generate: int) -> float:
     """The pool's peak with growing caches less that with caches of the full length."""
     work = workload(prompt_tokens, "cat", generate=generate)
-    pool = MLXPool(page=CPU_PAGE)
+    pool = MLXCpuPool()
     Replay(pool).run(mlx_decode_trace(shapes, work))
     row = 2 * shapes.layers * shapes.kv_heads * shapes.head_dim * shapes.itemsize
     return (pool.peak - row * (prompt_tokens + generate)) / MIB

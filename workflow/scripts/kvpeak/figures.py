@@ -267,13 +267,14 @@ def predicted_by_length(predictions: list[dict], published: list[dict]) -> Figur
                 *zip(*found, strict=True), line, color=COLOURS[style], marker=MARKERS[style], markersize=5,
                 markerfacecolor=face, linewidth=0, label=f"{cache}, {name}",
             )  # fmt: skip
+    longest = max(row["prompt_tokens"] for row in predictions)
     ax.set_yscale("log", base=2)
+    ax.set_xticks([longest * quarter // 4 for quarter in range(5)])
     ax.set_xlabel("prompt tokens")
     ax.set_ylabel("peak memory (GiB)")
     ax.xaxis.set_major_formatter("{x:,.0f}")
     ax.yaxis.set_major_formatter("{x:g}")
     _legend(figure, axes)
-    longest = max(row["prompt_tokens"] for row in predictions)
     ends = [
         f"{row['kv_cache']}, {row['cap']}: {row['peak_mib'] / 1024:,.1f} GiB"
         for row in predictions

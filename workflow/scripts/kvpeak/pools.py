@@ -223,3 +223,20 @@ class MLXPool(Pool):
         del self._order[tickets.popleft()]
         if not tickets:
             del self._tickets[heap, size]
+
+
+class MLXCpuPool(MLXPool):
+    """MLX 0.32 without a GPU: the same window, but sizes as asked for, and pages of 4 KiB.
+
+    A freed buffer that would take the free ones over the limit is not kept (CommonAllocator in
+    mlx/backend/no_gpu/allocator.cpp).
+    """
+
+    def __init__(self, limit: int | None = None, memory=None):
+        super().__init__(limit, page=4096, memory=memory)
+
+    def new_size(self, nbytes: int) -> int:
+        return nbytes
+
+    def keeps(self, size: int) -> bool:
+        return self.limit is None or self.free + size <= self.limit

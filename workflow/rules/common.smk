@@ -10,14 +10,15 @@ shell.prefix(f'set -euo pipefail; PATH={shlex.quote(str(Path(sys.executable).par
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from expand import plan_summary
-from kvpeak.config_file import ConfigError
+from kvpeak.errors import UserError
+from kvpeak.lock import hold_project
 from kvpeak.matrix import AXES, Cell, load_matrix
 
 MATRIX_FILE = config.get("matrix", "config/matrix.yaml")
 
 try:
     MATRIX = load_matrix(MATRIX_FILE)
-except ConfigError as error:
+except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
@@ -65,3 +66,12 @@ def progress_of(wildcards):
 def cells_here(name):
     """The paths of one of the files of every cell that runs here."""
     return [f"results/cells/{cell.path}/{name}" for cell in MATRIX.cells_here]
+
+
+# Snakemake's own lock outlives a killed run, so profiles/default switches it off; this one does not.
+onstart:
+    try:
+        hold_project(Path(".snakemake/kvpeak.lock"))
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)

@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from kvpeak.errors import UserError
+
 POLL_S = 0.1
 
 
@@ -30,6 +32,18 @@ def measuring_alone(
         if gpu is not None:
             held.enter_context(_locked(lock_file(gpu), fcntl.LOCK_EX, cell, say, check))
         yield
+
+
+def hold_project(file: Path) -> None:
+    """Hold a project until this process ends. Raises UserError, which names the process that holds it now."""
+    file.parent.mkdir(exist_ok=True)
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    if not _try(descriptor, fcntl.LOCK_EX):
+        raise UserError(
+            f"another run of this project is under way ({_holder(descriptor)}); wait for it, or stop it"
+        )
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()}".encode(), 0)
 
 
 def lock_file(gpu: int | None = None) -> Path:

@@ -1,6 +1,7 @@
 """The workflow as its users run it: real Snakemake, real engine, a tiny model."""
 
 import copy
+import fcntl
 import signal
 import subprocess
 import time
@@ -149,3 +150,18 @@ def test_the_html_report_is_written_offline(measured):
     done = measured.snakemake("--report", "report.html")
     assert done.returncode == 0, done.stdout
     assert (measured.folder / "report.html").stat().st_size > 100_000
+
+
+def test_a_second_run_of_the_same_project_says_so_and_ends(project):
+    lock = project.folder / ".snakemake/kvpeak.lock"
+    lock.parent.mkdir()
+    with lock.open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        held.write("process 123")
+        held.flush()
+        done = project.snakemake("plan")
+        assert done.returncode == 1
+        assert "another run of this project is under way (process 123); wait for it" in done.stdout
+        assert "Traceback" not in done.stdout
+        assert not (project.folder / "results/plan.csv").exists()
+    assert project.snakemake("plan").returncode == 0

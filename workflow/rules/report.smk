@@ -32,7 +32,7 @@ rule render:
         summary="results/summary.csv",
         checks="results/checks.csv",
         figures="report/figures",
-        template="report/templates/finding.md.j2",
+        templates=["report/templates/finding.md.j2", "report/templates/replay.md.j2"],
     output:
         report("report/finding.md", category="Finding", caption="../report/finding.rst"),
     log:
@@ -42,7 +42,6 @@ rule render:
     shell:
         "python workflow/scripts/render.py"
         " --matrix {input.matrix:q}"
-        " --template {input.template:q}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"
 

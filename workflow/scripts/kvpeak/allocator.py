@@ -18,7 +18,7 @@ def cap_bytes(cap: str) -> int:
     size = re.fullmatch(r"(\d+)(|KiB|MiB|GiB)", cap)
     if not size or (size[2] == "" and size[1] != "0"):
         raise Unsupported(
-            f"cap {cap}: MLX limits its pool in bytes; expected none, 0 or e.g. 64MiB"
+            f"cap {cap}: MLX limits its pool in bytes; expected none, 0 or a size such as 64MiB"
         )
     return int(size[1]) * _UNITS[size[2]]
 

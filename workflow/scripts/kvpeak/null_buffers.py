@@ -50,7 +50,8 @@ def on_null_buffer(report: Callable[[], None]) -> None:
         if code == _SEGV_MAPERR and address < LOWEST_MAPPING:
             report()
             os._exit(0)
-        libc.signal(number, None)  # the default; the fault happens again on return
+        libc.signal(number, None)  # the default action, which follows when this returns
+        signal.raise_signal(number)
 
     _installed.append(_Handler(handle))
     action = _Sigaction(handler=_installed[-1], flags=_SA_SIGINFO)

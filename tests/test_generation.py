@@ -1,0 +1,108 @@
+"""The generation loop against mlx-lm's own, in every kind of mlx-lm model."""
+
+import itertools
+
+import mlx.core as mx
+import pytest
+from test_models import MODEL_TYPES, SMALL
+
+from kvpeak import models
+from kvpeak.allocator import Peaks
+from kvpeak.generation import Sampling, generate, penalised
+from kvpeak.kv_caches import make_caches
+
+PROMPT = mx.array([(5 * i * i + 1) % 300 for i in range(23)], mx.uint32)
+GENERATE = 16
+
+
+@pytest.fixture(scope="module")
+def model():
+    return models.random_model(SMALL, 0, None)
+
+
+def run(model, sampling: Sampling, chunk: int | None = None):
+    return generate(model, make_caches("mlx-lm", model, 0), PROMPT, sampling, Peaks(), chunk)
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_tokens_are_those_of_mlx_lm_in_any_model(model_type):
+    """With the repeat penalty over a window that holds prompt and generation both."""
+    from mlx_lm.generate import generate_step
+    from mlx_lm.sample_utils import make_logits_processors
+
+    config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
+    model = models.random_model(config, 0, None)
+    processors = make_logits_processors(repetition_penalty=1.1, repetition_context_size=20)
+    theirs = generate_step(PROMPT, model, max_tokens=GENERATE, logits_processors=processors)
+    expected = [token for token, _ in itertools.islice(theirs, GENERATE)]
+    assert run(model, Sampling(GENERATE, 1.1, 20)).tokens == expected
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_prefill_in_chunks_gives_the_tokens_of_one_pass(model_type):
+    config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
+    model = models.random_model(config, 0, None)
+    whole = run(model, Sampling(GENERATE)).tokens
+    assert [run(model, Sampling(GENERATE), chunk).tokens for chunk in (5, 11, 22, 64)] == [
+        whole
+    ] * 4
+
+
+def test_the_penalty_covers_prompt_and_generation(model):
+    """A penalty as large as this one forbids what the window holds, so no token comes twice."""
+    result = run(model, Sampling(60, 1e9, 200)).tokens
+    assert len(set(result)) == 60
+    assert not set(result) & set(PROMPT.tolist())
+
+
+def test_the_window_forgets_what_is_older(model):
+    result = run(model, Sampling(60, 1e9, 1)).tokens
+    assert all(one != other for one, other in itertools.pairwise(result))
+    assert len(set(result)) < 60
+
+
+@pytest.mark.parametrize("none", [{"repeat_penalty": 1.0}, {"repeat_window": 0}])
+def test_no_penalty_is_plain_greedy(model, none):
+    free = run(model, Sampling(GENERATE, 1.0)).tokens
+    assert run(model, Sampling(GENERATE, **{"repeat_penalty": 1.3} | none)).tokens == free
+
+
+def test_each_recent_id_is_penalised_once():
+    logits = mx.array([[2.0, -2.0, 1.0, 0.0]])
+    expected = mx.array([[1.0, -4.0, 1.0, 0.0]])
+    assert mx.array_equal(penalised(logits, mx.array([0, 1, 0, 0, 3], mx.uint32), 2.0), expected)
+
+
+def test_generation_ends_with_a_stop_token(model):
+    free = run(model, Sampling(GENERATE, 1.3)).tokens
+    first = free.index(free[6])
+    stopped = run(model, Sampling(GENERATE, 1.3, stop=frozenset({free[6]}))).tokens
+    assert stopped == free[: first + 1]
+
+
+def test_one_token_is_no_decode(model):
+    result = run(model, Sampling(1))
+    assert result.tokens == run(model, Sampling(2)).tokens[:1]
+
+
+def test_a_prompt_of_one_token_needs_no_pass_before_it(model):
+    caches = make_caches("cat", model, 0)
+    result = generate(model, caches, PROMPT[:1], Sampling(3), Peaks())
+    assert len(result.tokens) == 3
+    assert caches[0].offset == 3
+
+
+def test_times_follow_each_other(model):
+    result = run(model, Sampling(GENERATE))
+    assert 0 < result.prefill_s <= result.ttft_s
+    assert result.decode_s > 0
+
+
+def test_the_head_computes_one_position():
+    """All logits of the prompt would be more than all that the run takes."""
+    model = models.random_model(SMALL | {"vocab_size": 20_000}, 0, None)
+    prompt = mx.arange(400, dtype=mx.uint32)
+    mx.eval(prompt)
+    before = mx.get_active_memory()
+    generate(model, make_caches("mlx-lm", model, 0), prompt, Sampling(2), Peaks())
+    assert mx.get_peak_memory() - before < 400 * 20_000 * 4 / 2

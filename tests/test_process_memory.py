@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import resource
 import struct
 import subprocess
 import sys
@@ -96,6 +97,17 @@ def test_linux_sees_a_peak_between_two_samples():
     child.hold(0)
     assert memory.sample().footprint_mib < 50
     assert memory.exited(child.end()).footprint_mib > 100
+
+
+@linux
+def test_linux_knows_a_peak_that_no_sample_saw():
+    mine = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    child = Child()
+    memory = LinuxMemory(child.pid)
+    child.hold(mine + 50)
+    peaks = memory.exited(child.end())
+    assert mine + 50 < peaks.footprint_mib < mine + 100
+    assert peaks.source == "wait4 ru_maxrss"
 
 
 @linux

@@ -31,6 +31,7 @@ format: $(DEV)
 
 bench: $(DEV)
 	$(BIN)/python tests/bench/engine_speed.py
+	$(BIN)/python tests/bench/replay_speed.py
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -1,0 +1,130 @@
+"""The tables that hold the replay against the finding, and the section of the report made of them."""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import jinja2
+import pytest
+from markdown_it import MarkdownIt
+
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "workflow/scripts/replay_finding.py"
+sys.path.insert(0, str(PROGRAM.parent))
+
+import render  # noqa: E402
+from kvpeak.fit import fit_constant, worst_error  # noqa: E402
+from kvpeak.prediction import CAPACITY_FACTOR, PROCESS_MIB  # noqa: E402
+from replay_finding import mlx_pairs  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory) -> dict[str, list[dict]]:
+    out = tmp_path_factory.mktemp("results") / "replay"
+    subprocess.run([sys.executable, PROGRAM, "--out", out], check=True, cwd=ROOT)
+    return render.read_replay(out.parent)
+
+
+def test_every_published_peak_is_met_within_three_per_cent(tables):
+    assert len(tables["cells"]) == 18
+    assert max(abs(float(row["error_pct"])) for row in tables["cells"]) <= 3
+
+
+def test_the_constants_that_are_used_are_those_that_the_fit_finds(tables):
+    (used,) = [row for row in tables["fit"] if row["used"] == "yes"]
+    assert float(used["process_mib"]) == PROCESS_MIB
+    assert int(used["capacity_factor"]) == CAPACITY_FACTOR
+    assert {row["constants"] for row in tables["fit"]} == {"1", "2"}
+
+
+def test_with_one_constant_the_error_is_no_more_than_the_prototype_s(tables):
+    errors = [float(row["worst_error_pct"]) for row in tables["fit"] if row["constants"] == "1"]
+    assert max(errors) <= 6.5
+
+
+def test_a_length_that_was_left_out_is_predicted_within_five_per_cent(tables):
+    assert [row["left_out_tokens"] for row in tables["left_out"]] == ["513", "2049", "4097"]
+    assert max(abs(float(row["predicted_error_pct"])) for row in tables["left_out"]) <= 5
+
+
+def test_the_log_is_equal_in_all_layers(tables):
+    assert [row["equal"] for row in tables["log"]] == ["yes"] * 24
+
+
+def test_what_was_published_besides_is_met(tables):
+    errors = [abs(float(row["error_pct"])) for row in tables["other_cases"]]
+    assert len(errors) == 6
+    assert max(errors) <= 2
+
+
+def test_the_curve_reaches_beyond_the_measured_lengths_for_every_cache_and_cap(tables):
+    lines = {(row["kv_cache"], row["cap"]) for row in tables["length"]}
+    assert len(lines) == 6
+    assert {"8192", "16384"} <= {row["prompt_tokens"] for row in tables["length"]}
+
+
+def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(tables, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    text = render.environment().get_template("replay.md.j2").render(replay=tables)
+    sections = text.split("\n### ")
+    for title in ("Who holds what", "Which cap", "Other models", "MLX's pool"):
+        (section,) = [each for each in sections if each.startswith(title)]
+        assert "rediction" in section
+    assert text.count("*Prediction:*") == len(tables["questions"])
+    parsed = MarkdownIt("commonmark").enable("table").parse(text)
+    assert sum(token.type == "table_open" for token in parsed) == 11
+    assert "{{" not in text
+
+
+def test_a_section_without_one_of_its_tables_is_an_error(tables, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    template = render.environment().get_template("replay.md.j2")
+    with pytest.raises(jinja2.UndefinedError):
+        template.render(replay={name: tables[name] for name in tables if name != "slack"})
+
+
+def test_the_fitted_constant_has_the_smallest_worst_error():
+    pairs = [(100.0, 150.0), (200.0, 260.0), (1000.0, 1049.0)]
+    best = fit_constant(pairs)
+    errors = [worst_error(pairs, best + step) for step in (-1, 0, 1)]
+    assert min(errors) == errors[1]
+    assert fit_constant([(100.0, 90.0)]) == 0
+
+
+def test_live_pairs_of_cells_are_found_and_builds_without_a_pool_left_out(tmp_path):
+    columns = (
+        *("commit", "model", "prompt", "variant", "kv_cache", "cap", "accelerator", "outcome"),
+        *("prompt_tokens", "generated_tokens", "kv_bytes_per_token"),
+        *("peak_pool_mib", "peak_active_mib"),
+    )
+    rows = [
+        {"commit": commit, "kv_cache": kv_cache, "peak_pool_mib": pool, "peak_active_mib": 23.5}
+        for commit, kv_cache, pool in (
+            ("new", "cat", 215.2),
+            ("new", "prealloc", 24.9),
+            ("old", "cat", 23.5),
+            ("old", "prealloc", 24.0),
+        )
+    ]
+    common = dict(model="qwen2-tiny", prompt="p", variant="default", cap="none", accelerator="cpu")
+    common |= dict(outcome="ok", prompt_tokens=129, generated_tokens=128, kv_bytes_per_token=8192)
+    path = tmp_path / "summary.csv"
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(row | common for row in rows)
+    ((commit, model, tokens, generate, shapes, measured),) = mlx_pairs(path)
+    assert (commit, model, tokens, generate, shapes.itemsize) == ("new", "qwen2-tiny", 129, 128, 4)
+    assert measured == pytest.approx(190.3)
+
+
+def test_a_missing_table_of_the_finding_is_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, PROGRAM, "--cells", tmp_path / "no.csv", "--out", tmp_path],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 1
+    assert done.stderr == f"replay_finding: {tmp_path / 'no.csv'}: No such file or directory\n"

@@ -2,9 +2,13 @@
 
 import mlx.core as mx
 import pytest
+from test_models import MODEL_TYPES, SMALL
 
-from kvpeak import attention
+from kvpeak import attention, models
+from kvpeak.allocator import Peaks
 from kvpeak.errors import Unsupported
+from kvpeak.generation import Sampling, generate
+from kvpeak.kv_caches import make_caches
 
 BATCH, HEADS, QUERIES, TOTAL, SIZE = 2, 6, 5, 9, 16
 WINDOW = mx.arange(TOTAL - QUERIES, TOTAL)[:, None] - mx.arange(TOTAL) < 3
@@ -68,3 +72,19 @@ def test_calls_are_counted_while_the_block_runs():
         mx.fast.scaled_dot_product_attention(*tensors(2), scale=1.0)
     assert len(calls) == 1
     assert mx.fast.scaled_dot_product_attention is before
+
+
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_naive_gives_the_tokens_of_fused_in_any_model(monkeypatch, model_type):
+    """gpt_oss among them with sinks, gemma3_text with windows, deepseek_v3 with a mask that is added."""
+    config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
+    model = models.random_model(config, 0, None)
+    prompt = mx.array([(3 * i * i + 2) % 300 for i in range(21)], mx.uint32)
+
+    def tokens() -> list[int]:
+        caches = make_caches("mlx-lm", model, 0)
+        return generate(model, caches, prompt, Sampling(12, 1.1), Peaks()).tokens
+
+    fused = tokens()
+    monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", attention.naive_attention)
+    assert tokens() == fused

@@ -2,7 +2,7 @@
 
 Two processes load the same random model and take turns (A B, B A, …) at generating from the same prompt tokens.
 Both use mlx-lm's KV cache, MLX's fused attention, one prefill pass and the allocator as MLX starts it; neither
-turns ids into text. Printed: the engine's figures over mlx-lm's, round by round, as a median and its range.
+turns ids into text. Printed: the engine's figures over mlx-lm's, round by round, as a median and its quartiles.
 """
 
 import argparse
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
+from statistics import median, quantiles
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
@@ -142,12 +142,12 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def verdict(key: str, ratios: list[float]) -> str:
-    """One line: the median ratio, its range, and whether the median meets the target."""
+    """One line: the median ratio, its quartiles, and whether the median meets the target."""
     bound, target = TARGETS[key]
     middle = median(ratios)
     met = middle >= target if bound == "at least" else middle <= target
-    spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-    return f"{key:16} {middle:.3f}× ({spread}); target {bound} {target:.2f}×: {'met' if met else 'missed'}"
+    low, _, high = quantiles(ratios, n=4, method="inclusive")
+    return f"{key:16} {middle:.3f}× (quartiles {low:.3f} to {high:.3f}); target {bound} {target:.2f}×: {'met' if met else 'missed'}"
 
 
 def main() -> None:

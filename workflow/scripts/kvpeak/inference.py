@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from time import perf_counter
@@ -33,7 +34,7 @@ def run_cell(request: dict, blas: str, emit: Emit) -> dict[str, float]:
     for number in range(protocol["warmup"] + protocol["recorded"]):
         run = {"run": number, "warmup": number < protocol["warmup"]}
         emit("run_started", **run)
-        result, run_peaks = cell.generate(lambda: emit("prefilled", run=number))  # noqa: B023
+        result, run_peaks = cell.generate(partial(emit, "prefilled", run=number))
         peaks.append(run_peaks)
         emit("run", **run, prompt_tokens=cell.prompt.size, **measured(result), **run_peaks)
     return {key: max(each[key] for each in peaks) for key in peaks[0]}
@@ -126,23 +127,20 @@ class Cell:
         caches = self._caches()
         with attention.calls() as calls:
             try:
-                self._trace(caches)
+                logits = self._trace(caches)
             except (AttributeError, TypeError, ValueError) as error:
                 reason = " ".join(str(error).split())
                 raise Unsupported(
                     f"kv_cache {self._kv_cache}: the model cannot use it: {reason}"
                 ) from error
-        arrays = [leaf for _, leaf in tree_flatten([cache.state for cache in caches])]
-        floats = [
-            a.dtype
-            for a in arrays
-            if isinstance(a, mx.array) and mx.issubdtype(a.dtype, mx.floating)
-        ]
-        return str(floats[0]).removeprefix("mlx.core."), not calls
+        state = [leaf for _, leaf in tree_flatten([cache.state for cache in caches])]
+        dtypes = [leaf.dtype for leaf in [*state, logits] if isinstance(leaf, mx.array)]
+        dtype = next(dtype for dtype in dtypes if mx.issubdtype(dtype, mx.floating))
+        return str(dtype).removeprefix("mlx.core."), not calls
 
-    def _trace(self, caches: list) -> None:
-        for tokens in (2, 1):
-            self._model(mx.zeros((1, tokens), mx.uint32), cache=caches)
+    def _trace(self, caches: list) -> mx.array:
+        self._model(mx.zeros((1, 2), mx.uint32), cache=caches)
+        return self._model(mx.zeros((1, 1), mx.uint32), cache=caches)
 
 
 def read_prompt(path: Path) -> mx.array:

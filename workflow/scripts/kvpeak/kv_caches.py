@@ -72,7 +72,7 @@ def make_caches(name: str, model, length: int) -> list:
     for cache in own:
         if type(cache) not in replaces:
             raise Unsupported(
-                f"kv_cache {name}: the model keeps a {type(cache).__name__}, which it cannot replace; use mlx-lm"
+                f"kv_cache {name}: cannot take the place of the model's own {type(cache).__name__}; use mlx-lm"
             )
     return [make() for _ in own]
 

@@ -1,0 +1,21 @@
+"""The benchmark of the generation loop runs and judges; what it measures is for a person to read."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).parent / "bench/engine_speed.py"
+
+
+def test_the_benchmark_compares_both_loops():
+    done = subprocess.run(
+        [sys.executable, BENCH, "--rounds", "2", "--prompt-tokens", "9", "--generate", "4"],
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    rounds, verdicts = done.stdout.splitlines()[:2], done.stdout.splitlines()[2:]
+    assert [line[:9] for line in rounds] == ["round  1:", "round  2:"]
+    assert [line.split()[0] for line in verdicts] == [
+        "prefill_tok_s", "decode_tok_s", "peak_active_mib",
+    ]  # fmt: skip
+    assert all(line.endswith(("met", "missed")) for line in verdicts)

@@ -78,7 +78,7 @@ class Cell:
     def command(self, **changes) -> list[str]:
         request = json.dumps(self.request(**changes))
         out = str(self.out.relative_to(self.folder))
-        arguments = ["--request", request, "--out", out, "--position", "3/24"]
+        arguments = [out, "--request", request, "--position", "3/24"]
         return [sys.executable, str(RUN_CELL), *arguments]
 
     def run(self, **changes) -> subprocess.CompletedProcess:

@@ -1,5 +1,6 @@
 """A small project that tests may run, change and break."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -68,10 +69,17 @@ class Project:
     def command(self, *arguments: str) -> list[str]:
         return [sys.executable, "-m", "snakemake", "--cores", "1", *arguments]
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Temporary files of its own, and so a machine-wide lock of its own."""
+        temporary = self.folder / ".tmp"
+        temporary.mkdir(exist_ok=True)
+        return os.environ | {"TMPDIR": str(temporary)}
+
     def snakemake(self, *arguments: str, **options) -> subprocess.CompletedProcess:
         """Really run Snakemake; its standard error follows its standard output in `stdout`."""
         return subprocess.run(
-            self.command(*arguments), cwd=self.folder, text=True,
+            self.command(*arguments), cwd=self.folder, env=self.environment, text=True,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
         )  # fmt: skip
 

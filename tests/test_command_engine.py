@@ -103,7 +103,7 @@ def repository(tmp_path) -> dict:
     return revisions
 
 
-def entry(repository, revision, **changes) -> dict:
+def entry(repository, revision, /, **changes) -> dict:
     return {"repository": str(repository["folder"]), "revision": revision} | ENTRY | changes
 
 
@@ -178,7 +178,7 @@ def test_a_build_that_was_killed_starts_again_from_nothing(fornace, repository):
     slow = entry(repository, repository["before"], build=["sh", "-c", "touch half-done; sleep 60"])
     project = fornace(a=slow)
     running = subprocess.Popen(
-        project.command("results/engines/a/engine.json"), cwd=project.folder,
+        project.command("results/engines/a/engine.json"), cwd=project.folder, env=project.environment,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
     mark = project.folder / "results/engines/a/source/half-done"

@@ -96,6 +96,7 @@ def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that
     running = subprocess.Popen(
         project.command(),
         cwd=project.folder,
+        env=project.environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -16,14 +16,15 @@ rule cell:
     threads: workflow.cores
     resources:
         position=progress_of,
+        matrix=MATRIX_FILE,
     params:
-        request=request_of,
+        digest=digest_of,
         folder=subpath(output.runs, parent=True),
     message:
         "Measuring {params.folder}"
     shell:
-        "python workflow/scripts/run_cell.py"
-        " --request {params.request:q}"
-        " --out {params.folder:q}"
+        "python workflow/scripts/run_cell.py {params.folder:q}"
+        " --matrix {resources.matrix:q}"
+        " --digest {params.digest}"
         " --position {resources.position}"
         " 2>&1 | tee {log:q} >&2"

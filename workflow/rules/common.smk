@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 from expand import plan_summary
 from kvpeak.errors import UserError
 from kvpeak.lock import hold_project
-from kvpeak.matrix import AXES, Cell, load_matrix
+from kvpeak.matrix import AXES, Cell, digest, load_matrix
 
 MATRIX_FILE = config.get("matrix", "config/matrix.yaml")
 
@@ -40,10 +40,10 @@ def cell_of(wildcards) -> Cell:
 POSITION = {cell: number for number, cell in enumerate(MATRIX.cells_here, start=1)}
 
 
-def request_of(wildcards):
-    """What the cell's engine is asked, as JSON. A cell reruns when its own request changes, not when
+def digest_of(wildcards):
+    """What the cell's engine is asked, in short. A cell reruns when its own request changes, not when
     another line of the matrix does."""
-    return json.dumps(MATRIX.request(cell_of(wildcards)))
+    return digest(MATRIX.request(cell_of(wildcards)))
 
 
 def engine_of(wildcards):

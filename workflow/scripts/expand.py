@@ -3,12 +3,13 @@
 import argparse
 import csv
 import io
+import json
 import sys
 from collections import Counter
 from pathlib import Path
 
 from kvpeak.config_file import ConfigError
-from kvpeak.matrix import AXES, Matrix, load_matrix
+from kvpeak.matrix import AXES, Matrix, digest, load_matrix
 
 COLUMNS = (*AXES, "round", "runs_here", "reason", "path")
 
@@ -39,9 +40,18 @@ def main() -> int:
     parser.add_argument(
         "--out", type=Path, help="the plan as CSV (default: only the summary is shown)"
     )
+    parser.add_argument(
+        "--request",
+        metavar="CELL",
+        help="print what the engine of one cell (its path below results/cells/) is asked, as JSON",
+    )
     arguments = parser.parse_args()
     try:
         matrix = load_matrix(arguments.matrix)
+        if arguments.request:
+            request = matrix.request(matrix.cell(arguments.request))
+            print(json.dumps({"request": request, "digest": digest(request)}, indent=1))
+            return 0
     except ConfigError as error:
         print(error, file=sys.stderr)
         return 1

@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from kvpeak import machine, provenance
 from kvpeak.child import Child
-from kvpeak.engines import engine_argv
+from kvpeak.engines import SCRIPTS, engine_argv
 from kvpeak.errors import UserError
 from kvpeak.events import BadAnswer, Conversation, excerpt
 from kvpeak.external import Table
@@ -306,19 +307,47 @@ def _position(text: str) -> str:
     return text
 
 
+def planned_request(out: Path, matrix: str, digest: str | None) -> str:
+    """What the matrix asks for the cell of `out`, as JSON.
+
+    expand.py says it in a process of its own, because the runner stays small. Raises UserError if the matrix
+    does not plan the cell, or no longer asks what the digest stands for.
+    """
+    command = [
+        sys.executable,
+        str(SCRIPTS / "expand.py"),
+        "--matrix",
+        matrix,
+        "--request",
+        str(out),
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(done.stderr.strip() or f"expand.py ended with {done.returncode}")
+    if digest and json.loads(done.stdout)["digest"] != digest:
+        raise UserError(
+            f"{matrix} was changed after this run was planned and asks something else of {out}; "
+            "run snakemake again"
+        )
+    return json.dumps(json.loads(done.stdout)["request"])
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path, help="the cell's folder: results/cells/…/r1")
+    parser.add_argument("--matrix", default="config/matrix.yaml", help="default: %(default)s")
+    parser.add_argument("--digest", help="of the request when it was planned; refuse another one")
     parser.add_argument(
-        "--request", required=True, help="the request (docs/protocol.md) as JSON, or @FILE"
-    )
-    parser.add_argument(
-        "--out", required=True, type=Path, help="the cell's folder: results/cells/…/r1"
+        "--request",
+        help="ask this instead of what the matrix asks: JSON (docs/protocol.md), or @FILE",
     )
     parser.add_argument("--position", type=_position, metavar="K/N", help="this is cell K of N")
     arguments = parser.parse_args()
     signals = Signals()
     try:
-        request = load_request(arguments.request)
+        request = load_request(
+            arguments.request or planned_request(arguments.out, arguments.matrix, arguments.digest)
+        )
         run_cell(request, arguments.out, arguments.position, signals.check)
     except UserError as error:
         print(f"run_cell: {error}", file=sys.stderr)

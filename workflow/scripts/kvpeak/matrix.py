@@ -1,5 +1,6 @@
 """The experiment of config/matrix.yaml: read, checked, and expanded into cells."""
 
+import hashlib
 import itertools
 import json
 import re
@@ -212,6 +213,17 @@ class Matrix:
             for cell in (here if number % 2 else reversed(here))
         ]
 
+    def cell(self, path: str) -> Cell:
+        """The planned cell of a path that ends in COMMIT/MODEL/PROMPT/KV_CACHE/CAP/VARIANT/rN."""
+        *names, last = Path(path).parts[-len(AXES) - 1 :]
+        number = last[1:] if re.fullmatch(r"r[1-9]\d*", last) else "0"
+        first = Cell(*names) if len(names) == len(AXES) else None
+        if first not in self.combinations or not 0 < int(number) <= self.protocol["processes"]:
+            raise ConfigError(
+                self.file, "", f"plans no cell {path}; snakemake plan lists every one"
+            )
+        return Cell(*names, int(number))
+
     def build_entry(self, commit: str) -> dict:
         """What decides how an external engine is built."""
         entry = self.commits[commit]
@@ -345,6 +357,11 @@ class Matrix:
     @cached_property
     def _shapes(self) -> dict[str, dict]:
         return {}
+
+
+def digest(request: dict) -> str:
+    """Twelve hexadecimal digits that differ when a request does."""
+    return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def load_matrix(file: Path | str = "config/matrix.yaml") -> Matrix:

@@ -44,10 +44,10 @@ def load_request(text: str) -> dict:
         _check(isinstance(request[section].get(key), str), f"{section}.{key}", None, "a path")
     engine = request.get("engine")
     _check(
-        isinstance(engine, str) and engine in PROGRAMS,
+        isinstance(engine, str) and engine in (*PROGRAMS, "command"),
         "engine",
         engine,
-        f"one of {', '.join(PROGRAMS)}",
+        f"one of {', '.join((*PROGRAMS, 'command'))}",
     )
     python = request.get("python", "")
     _check(isinstance(python, str), "python", python, "the path of an interpreter")

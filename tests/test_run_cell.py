@@ -96,10 +96,10 @@ begin(0)
 held = bytearray(300 * MIB)
 for start in range(0, len(held), 4096):
     held[start] = 1
+time.sleep(0.3)  # so that it is sampled
 say("prefilled", run=0)
 del held
-print("freed", file=sys.stderr)
-time.sleep(0.1)  # so that the decode phase is sampled
+time.sleep(0.3)
 say("outcome", outcome="oom", detail="the end")
 """)
     cell.run()
@@ -376,10 +376,13 @@ def test_an_engine_that_the_kernel_kills_for_memory_is_oom(cell):
 
 
 class BusyNvml(Nvml):
-    """A card on which every child of this process takes 250 MiB, and a stranger 7."""
+    """A card on which every child of this process takes 250 MiB, and a stranger 7. Makes the file
+    `sampled` when it was looked at while the engine ran."""
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):
         children = psutil.Process().children()
+        if len(children) == 2:  # the engine, and what watches over it
+            Path("sampled").touch()
         return [process(child.pid, 250) for child in children] + [process(99, 7)]
 
 
@@ -390,7 +393,12 @@ def test_a_cell_with_a_gpu_sees_that_one_alone_and_its_memory_is_sampled(cell, m
         opened.append(selector)
         return Gpu(BusyNvml(), "handle")
 
-    cell.engine("print(os.environ['CUDA_VISIBLE_DEVICES'], file=sys.stderr); answer()")
+    cell.engine("""
+print(os.environ["CUDA_VISIBLE_DEVICES"], file=sys.stderr)
+while not os.path.exists("sampled"):
+    time.sleep(0.01)
+answer()
+""")
     monkeypatch.chdir(cell.folder)
     monkeypatch.setattr(run_cell, "open_gpu", open_gpu)
     assert run_cell.run_cell(cell.request(gpu=1), cell.out.relative_to(cell.folder)) == "ok"

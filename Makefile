@@ -11,7 +11,7 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 INSTALL ?= $(BIN)/uv pip install --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
-.PHONY: finding test lint format bench pins clean
+.PHONY: finding test lint format columns bench pins clean
 
 finding: $(INSTALLED)
 	$(BIN)/snakemake --cores 1 report/finding.md
@@ -28,6 +28,9 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow/rules
+
+columns: $(INSTALLED)
+	$(BIN)/python workflow/scripts/columns.py
 
 bench: $(DEV)
 	$(BIN)/python tests/bench/engine_speed.py

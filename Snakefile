@@ -14,6 +14,7 @@
 #       runs.csv cell.json memory.csv        one process: its runs, its record, its memory over time
 #   results/logs/…                           every start of every engine, never overwritten
 #   results/plan.csv runs.csv summary.csv checks.csv
+#   results/replay/*.csv                     Candle's pool, replayed
 #   report/finding.md report/figures/*.svg
 #
 # There are no per-rule conda environments or containers (snakemake --lint asks for them): every step runs in the one

@@ -59,6 +59,7 @@ def test_every_verdict_is_a_row(check, tmp_path):
         "detail": "1,000.0, expected 1 (+99900.0%); ± 5 %",
         "source": "this test",
         "kind": "value",
+        "groups": "1",
     }
     assert [row["cells"] for row in rows] == ["none", "32MiB"]
 
@@ -81,15 +82,29 @@ def test_reading_checks_without_a_failure_succeeds(check, run, tmp_path):
 
 def test_no_claims_make_an_empty_table(check, tmp_path):
     assert check()[0] == 0
-    assert (tmp_path / "checks.csv").read_text() == "claim,cells,verdict,detail,source,kind\n"
+    assert (
+        tmp_path / "checks.csv"
+    ).read_text() == "claim,cells,verdict,detail,source,kind,groups\n"
 
 
 def test_a_mistake_is_one_line_and_nothing_is_written(check, tmp_path):
-    code, _, errors = check(FAILING | {"of": {"kv_cache": "kat"}})
+    code, _, errors = check(FAILING | {"of": {"kv_cash": "cat"}})
     assert code == 1
     (line,) = errors.splitlines()
-    assert 'expected.yaml: claims[0].of.kv_cache: "kat" is the name of no planned cell' in line
+    assert "expected.yaml: claims[0].of.kv_cash: unknown key (did you mean kv_cache?)" in line
     assert not (tmp_path / "checks.csv").exists()
+
+
+def test_a_name_that_is_not_in_the_matrix_is_said_and_the_rest_is_judged(check, tmp_path):
+    other = FAILING | {"claim": "of a name that is gone", "of": {"kv_cache": "kat"}}
+    code, printed, errors = check(FAILING, other)
+    assert code == 0
+    assert errors.endswith(
+        'claims[1].of.kv_cache: "kat" is not in this matrix (did you mean cat?): '
+        "not measured here (1 claim)\n"
+    )
+    assert printed.startswith("2 fails, 0 not testable, 0 holds, 0 not measured here")
+    assert "not in this matrix: kv_cache kat" in (tmp_path / "checks.csv").read_text()
 
 
 def test_the_program_names_a_table_that_is_not_there():

@@ -69,8 +69,6 @@ def judge(load, small):
         ({"tolerance_pct": "5 %"}, 'claims[0].tolerance_pct: "5 %": expected how far, in percent'),
         ({"across": "cache"}, 'claims[0].across: "cache": expected the axis, or list of axes,'),
         ({"of": {"modell": "tiny"}}, "claims[0].of.modell: unknown key (did you mean model?)"),
-        ({"of": {"model": "tinny"}}, 'claims[0].of.model: "tinny" is the name of no planned cell (did'),
-        ({"of": {"kv_cache": "cat"}}, "selects no planned two cells to compare"),
         ({"margin_pct": 5}, "claims[0].margin_pct: unknown key"),
         ({"requires": {"machin": "M*"}}, "claims[0].requires.machin: unknown key (did you mean machine?)"),
     ],
@@ -140,11 +138,54 @@ def test_a_claim_is_judged_once_for_each_combination_of_the_open_axes(judge):
         "428.0 (prealloc) to 440.0 (cat): 2.8% apart; at most 5 %",
     )
     assert found["tiny, alice-2048"][0] == "holds"
-    # all groups that were not measured share a row
-    assert found[""] == (
+    assert found["large, alice-512"] == (
         "not measured here",
-        "needs a GPU (Metal or CUDA): this machine has none (large, alice-512)",
+        "needs a GPU (Metal or CUDA): this machine has none",
     )
+
+
+def test_groups_that_were_not_measured_share_a_row_for_each_reason(load, small):
+    (claim,) = load(SPREAD | {"of": {}, "across": "kv_cache"})
+    rows = [v for v in claims.evaluate(claim, small) if v.verdict == claims.NOT_MEASURED]
+    assert [(row.cells, row.detail, row.groups) for row in rows] == [
+        ("tiny, alice-2048, none", "ended with oom (cat)", 1),
+        (
+            "large, alice-512, none; large, alice-512, 32MiB",
+            "needs a GPU (Metal or CUDA): this machine has none",
+            2,
+        ),
+    ]
+
+
+def test_of_many_groups_the_first_are_named():
+    names = [f"p{number}" for number in range(30)]
+    assert claims._few(names).endswith("p19; and 10 more")
+
+
+def test_a_name_that_is_not_in_the_matrix_is_not_measured_here(load, small):
+    (claim,) = load(SPREAD | {"of": {"model": "tinny", "cap": "64MiB"}})
+    (row,) = claims.evaluate(claim, small)
+    assert (row.verdict, row.groups) == ("not measured here", 0)
+    assert row.detail == "not in this matrix: cap 64MiB, model tinny"
+    lines = claims.spell_absent("expected.yaml", [claim], claims.planned_names(small.plan))
+    assert lines == [
+        'expected.yaml: claims[0].of.cap: "64MiB" is not in this matrix (did you mean 32MiB?): '
+        "not measured here (1 claim)",
+        'expected.yaml: claims[0].of.model: "tinny" is not in this matrix (did you mean tiny?): '
+        "not measured here (1 claim)",
+    ]
+
+
+def test_a_claim_is_judged_on_the_names_that_the_matrix_still_has(judge):
+    found = judge(SPREAD | {"of": {"prompt": "alice-512", "kv_cache": ["cat", "prealloc", "cut"]}})
+    assert found["tiny, 32MiB"][0] == "holds"
+    assert found[""] == ("not measured here", "not in this matrix: kv_cache cut")
+
+
+def test_a_selector_without_a_pair_to_compare_is_not_measured_here(judge):
+    assert judge(SPREAD | {"of": {"kv_cache": "cat"}}) == {
+        "": ("not measured here", "not in this matrix: none of its cells")
+    }
 
 
 def test_a_spread_may_allow_what_a_cap_keeps(judge):
@@ -173,7 +214,7 @@ def test_a_pair_with_a_missing_side_is_not_measured_here(judge):
     entry = {"kind": "ratio", "of": {"prompt": "alice-2048", "cap": "32MiB"}, "to": {"cap": "none"}}
     found = judge(entry | {"column": "peak_mib", "at_most": 1})
     assert found["tiny, prealloc"] == ("holds", "640.0 / 640.0 = 1.000; at most 1")
-    assert found[""] == ("not measured here", "ended with oom (none) (tiny, cat)")
+    assert found["tiny, cat"] == ("not measured here", "ended with oom (none)")
 
 
 def test_difference(judge):
@@ -247,15 +288,17 @@ def test_pool_growth_of_the_published_prototype():
 
 def test_a_claim_of_another_setting_is_not_measured_here(judge, load, small):
     required = {"requires": {"machine": "Apple M*"}}
-    assert judge(SPREAD | required)[""] == (
+    assert judge(SPREAD | required)["alice-512; alice-2048"] == (
         "not measured here",
-        "belongs to machine Apple M*; this is Test CPU (alice-512; alice-2048)",
+        "belongs to machine Apple M*; this is Test CPU",
     )
     assert (
         judge(SPREAD | {"requires": {"machine": ["Apple M*", "Test *"]}})["alice-512"][0] == "holds"
     )
     unplanned = SPREAD | {"of": {"commit": "fornace-bd42949"}} | required
-    assert judge(unplanned) == {"": ("not measured here", "none of its cells is planned here")}
+    assert judge(unplanned) == {
+        "": ("not measured here", "not in this matrix: commit fornace-bd42949")
+    }
 
 
 def test_growth_law(judge, small):
@@ -330,4 +373,5 @@ def test_the_findings_own_data_bear_out_its_claims_about_memory(load, tmp_path):
 
 def test_the_projects_claims_fit_the_projects_matrix():
     plan = {cell.axes: "" for cell in load_matrix(ROOT / "config/matrix.yaml").combinations}
-    assert claims.load_claims(ROOT / "config/expected.yaml", plan)
+    found = claims.load_claims(ROOT / "config/expected.yaml", plan)
+    assert [claim.absent for claim in found] == [{}] * len(found)

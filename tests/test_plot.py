@@ -58,13 +58,13 @@ def test_every_figure_is_written_and_described(project, monkeypatch):
     assert run(monkeypatch) == 0
     described = json.loads((project / "results/figures/figures.json").read_text())
     assert [figure["file"] for figure in described] == [
-        "peak-by-length-cap.svg",
+        "peak-by-length-cap-none-32MiB.svg",
         "memory-over-time.svg",
-        "peak-by-counter-cap.svg",
-        "speed-ratio-cap.svg",
+        "peak-by-counter-cap-none-32MiB.svg",
+        "speed-ratio-cap-none-32MiB.svg",
     ]
-    assert all(set(figure) == {"file", "title", "alt", "caption"} for figure in described)
-    assert all(all(figure.values()) for figure in described)
+    assert all(set(figure) == {"file", "title", "alt", "caption", "about"} for figure in described)
+    assert all(figure[name] for figure in described for name in ("title", "alt", "caption"))
     assert "no cap, default: up to 990 MiB" in described[1]["alt"]
     written = {file.name for file in (project / "results/figures").iterdir()}
     assert written == {figure["file"] for figure in described} | {"figures.json"}

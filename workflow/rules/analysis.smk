@@ -30,8 +30,7 @@ rule aggregate:
     shell:
         "python workflow/scripts/aggregate.py"
         " --plan {input.plan:q}"
-        " --runs {output.runs:q}"
-        " --summary {output.summary:q}"
+        " --out results"
         " 2>&1 | tee {log:q} >&2"
 
 
@@ -54,4 +53,29 @@ rule checks:
         " --plan {input.plan:q}"
         " --expected {input.expected:q}"
         " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
+
+
+rule replay:
+    input:
+        cells="config/fornace-2026-11-04.csv",
+        log="config/fornace-alloc-log-cat-contiguous-4096.csv",
+    output:
+        multiext(
+            "results/replay/",
+            *("cells.csv", "figure.csv", "fit.csv", "holders.csv", "left_out.csv", "length.csv"),
+            *("log.csv", "mlx.csv", "models.csv", "other_cases.csv", "questions.csv"),
+            *("slack.csv", "too_large.csv", "peak-against-length.svg"),
+        ),
+    log:
+        "results/logs/replay.log",
+    params:
+        folder=subpath(output[0], parent=True),
+    message:
+        "Replaying Candle's pool, and holding it against the finding"
+    shell:
+        "python workflow/scripts/replay_finding.py"
+        " --cells {input.cells:q}"
+        " --log {input.log:q}"
+        " --out {params.folder:q}"
         " 2>&1 | tee {log:q} >&2"

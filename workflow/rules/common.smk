@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from expand import plan_summary
 from kvpeak.errors import UserError
+from kvpeak.host import missing_packages
 from kvpeak.lock import hold_project
 from kvpeak.matrix import AXES, Cell, digest, load_matrix
 
@@ -75,3 +76,25 @@ onstart:
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(1)
+
+
+def calibrations_here():
+    """What the environments of the live cells can do at most on this machine."""
+    live = {name for name, entry in MATRIX.commits.items() if entry["engine"] == "mlx"}
+    return sorted(
+        {f"results/calibration/{c.commit}.json" for c in MATRIX.cells_here if c.commit in live}
+    )
+
+
+def python_of(wildcards):
+    """The interpreter of the commit's environment."""
+    own = missing_packages(MATRIX.commits[wildcards.commit].get("packages", {}))
+    return f"results/envs/{wildcards.commit}/venv/bin/python" if own else "python"
+
+
+# Candle's pool is part of the finding where the matrix has an engine that replays it.
+REPLAY = (
+    "results/replay/cells.csv"
+    if any(entry["engine"] == "candle-replay" for entry in MATRIX.commits.values())
+    else []
+)

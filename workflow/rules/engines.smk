@@ -33,3 +33,23 @@ rule engine:
         " --entry {params.entry:q}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"
+
+
+rule calibration:
+    input:
+        "results/envs/{commit}/environment.json",
+    output:
+        "results/calibration/{commit}.json",
+    log:
+        "results/logs/calibration/{commit}.log",
+    threads: workflow.cores
+    params:
+        python=python_of,
+    message:
+        "Measuring what {wildcards.commit} can do at most on this machine"
+    shell:
+        "python workflow/scripts/calibrate.py"
+        " --commit {wildcards.commit}"
+        " --python {params.python:q}"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"

@@ -33,6 +33,8 @@ rule render:
         checks="results/checks.csv",
         figures="report/figures",
         templates=["report/templates/finding.md.j2", "report/templates/replay.md.j2"],
+        replay=REPLAY,
+        calibrations=calibrations_here(),
     output:
         report("report/finding.md", category="Finding", caption="../report/finding.rst"),
     log:

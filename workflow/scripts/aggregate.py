@@ -2,15 +2,19 @@
 
 import argparse
 import csv
+import io
 import json
-import os
 import sys
+from functools import cache
 from pathlib import Path
+from statistics import fmean
 
-import pandas as pd
-
+from kvpeak.columns import RUNS, SUMMARY
+from kvpeak.errors import UserError
+from kvpeak.files import write_together
+from kvpeak.limits import GROWING, decode_bytes, prefill_flops
 from kvpeak.matrix import AXES
-from kvpeak.shapes import ITEMSIZE, kv_bytes_per_token
+from kvpeak.shapes import ITEMSIZE, Shapes, kv_bytes_per_token, read_shapes
 
 PEAKS = (
     "peak_footprint_mib",
@@ -21,16 +25,7 @@ PEAKS = (
     "loaded_mib",
 )
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
-RUN_COLUMNS = (
-    *AXES, "round", "run", "warmup", "prompt_tokens", "generated_tokens", "prefill_s", "prefill_tok_s",
-    "ttft_ms", "decode_s", "decode_tok_s", "tokens_sha256", "peak_active_mib", "peak_pool_mib",
-    "order", "started_at",
-)  # fmt: skip
-SUMMARY_COLUMNS = (
-    *AXES, "rounds", "runs", "outcome", "prompt_tokens", "generated_tokens", *PEAKS[:1], "peak_footprint_min_mib", *PEAKS[1:],
-    *SPEEDS, "tokens_sha256", "method", "weights", "machine", "accelerator", "kv_bytes_per_token", "harness", "flags",
-    "detail",
-)  # fmt: skip
+TEXTS = ("detail", "method", "weights", "machine", "accelerator", "harness", "dirty", "flags")
 
 
 def read_plan(plan: Path) -> list[dict]:
@@ -39,127 +34,139 @@ def read_plan(plan: Path) -> list[dict]:
         return [row for row in csv.DictReader(file) if row["runs_here"] == "yes"]
 
 
-def read_runs(rows: list[dict]) -> pd.DataFrame:
-    """Every run of every planned cell that has been measured, columns RUN_COLUMNS first."""
-    runs = []
+def gather(rows: list[dict]) -> tuple[dict[str, str], int]:
+    """The two tables as CSV text, from the planned cells that have been measured, and how many processes those are."""
+    runs_text, summary_text = io.StringIO(), io.StringIO()
+    runs_table = csv.DictWriter(runs_text, RUNS.names, extrasaction="ignore", lineterminator="\n")
+    summary = csv.DictWriter(summary_text, SUMMARY.names, lineterminator="\n")
+    runs_table.writeheader()
+    summary.writeheader()
+    cells: dict[tuple, list[dict]] = {}
     for row in rows:
-        path = Path(row["path"], "runs.csv")
-        if path.exists():
-            with path.open(newline="", encoding="utf-8") as file:
-                runs += csv.DictReader(file)
-    frame = pd.DataFrame(runs).reindex(columns=list(RUN_COLUMNS))
-    for column in frame.columns.difference([*AXES, "warmup", "tokens_sha256", "started_at"]):
-        frame[column] = pd.to_numeric(frame[column])
-    frame["warmup"] = frame["warmup"].isin(["true", "True", "1"])
-    return frame
+        if process := read_process(Path(row["path"])):
+            runs_table.writerows(process.pop("rows"))
+            cells.setdefault(tuple(row[axis] for axis in AXES), []).append(process)
+    for names, processes in cells.items():
+        row = dict(zip(AXES, names, strict=True)) | summarise(processes)
+        summary.writerow({name: spelled(value) for name, value in row.items()})
+    measured = sum(map(len, cells.values()))
+    return {"runs.csv": runs_text.getvalue(), "summary.csv": summary_text.getvalue()}, measured
 
 
-def read_records(rows: list[dict]) -> pd.DataFrame:
-    """One row per measured process: what its cell.json says."""
-    records = []
-    for row in rows:
-        path = Path(row["path"], "cell.json")
-        if path.exists() and Path(row["path"], "runs.csv").exists():
-            records.append(process_row(json.loads(path.read_text(encoding="utf-8"))))
-    columns = [
-        *AXES,
-        "round",
-        "outcome",
-        "detail",
-        *PEAKS,
-        "method",
-        "weights",
-        "machine",
-        "accelerator",
-        "kv_bytes_per_token",
-        "harness",
-        "flags",
-    ]
-    return pd.DataFrame(records, columns=columns)
-
-
-def process_row(record: dict) -> dict:
-    """Flatten one cell.json."""
+def read_process(folder: Path) -> dict | None:
+    """What one process's cell.json and runs.csv say, flattened; `rows` are its runs. None if it was not measured."""
+    try:
+        with (folder / "runs.csv").open(newline="", encoding="utf-8") as file:
+            runs = list(csv.DictReader(file))
+        record = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    recorded = [run for run in runs if run["warmup"].lower() != "true"]
     machine, harness = record["machine"]["before"], record["harness"]
     return {
-        **{axis: record["cell"][axis] for axis in (*AXES, "round")},
+        "rows": runs,
+        "runs": len(recorded),
         "outcome": record["outcome"],
         "detail": record["detail"],
         **{name: record["memory"].get(name) for name in PEAKS},
+        **{name: mean_of(recorded, name) for name in SPEEDS},
+        "prompt_tokens": first(run["prompt_tokens"] for run in recorded),
+        "generated_tokens": first(run["generated_tokens"] for run in recorded),
+        "tokens_sha256": [run["tokens_sha256"] for run in recorded if run["tokens_sha256"]],
         "method": record["engine"].get("method", "live"),
         "weights": record["request"]["model"]["weights"],
         "machine": machine.get("name") or "unknown",
         "accelerator": record["engine"].get("device", {}).get("accelerator"),
-        "kv_bytes_per_token": kv_bytes(record),
         "harness": harness.get("revision") or harness.get("version"),
+        "dirty": "yes" if harness.get("dirty") else "no",
         "flags": "; ".join(record["flags"]),
+        **work(record),
     }
 
 
-def kv_bytes(record: dict) -> int | None:
-    """Bytes of keys and values a token, by the model's config and the dtype that it was loaded in."""
-    config = Path(record["request"]["model"]["folder"], "config.json")
-    dtype = record["engine"].get("dtype")
-    if dtype not in ITEMSIZE or not config.exists():
-        return None
-    return kv_bytes_per_token(json.loads(config.read_text(encoding="utf-8")), dtype)
+def mean_of(runs: list[dict], column: str) -> float | None:
+    """The mean of the runs that have a value in the column."""
+    values = [float(run[column]) for run in runs if run[column]]
+    return fmean(values) if values else None
 
 
-def summarise(runs: pd.DataFrame, records: pd.DataFrame) -> pd.DataFrame:
-    """One row per cell: the largest peaks of its processes, the mean speeds of its recorded runs.
-
-    Speeds are averaged inside a process first and then over the processes, because the process is the replicate.
-    """
-    axes = list(AXES)
-    recorded = runs[~runs["warmup"]]
-    by_process = recorded.groupby([*axes, "round"], sort=False)
-    speeds = by_process[list(SPEEDS)].mean().groupby(axes, sort=False).mean()
-    by_cell = recorded.groupby(axes, sort=False)
-    speeds["runs"] = by_cell.size()
-    for column in ("prompt_tokens", "generated_tokens"):
-        speeds[column] = by_cell[column].first()
-    speeds["tokens_sha256"] = by_cell["tokens_sha256"].agg(same_or_differs)
-
-    cells = records.groupby(axes, sort=False)
-    summary = cells[list(PEAKS)].max()
-    summary["peak_footprint_min_mib"] = cells["peak_footprint_mib"].min()
-    summary["rounds"] = cells.size()
-    summary["outcome"] = cells["outcome"].agg(worst_outcome)
-    summary["kv_bytes_per_token"] = cells["kv_bytes_per_token"].first()
-    for column in ("detail", "method", "weights", "machine", "accelerator", "harness", "flags"):
-        summary[column] = cells[column].agg(joined)
-    summary = summary.join(speeds).reset_index()
-    summary["runs"] = summary["runs"].fillna(0).astype(int)
-    whole = ["prompt_tokens", "generated_tokens", "kv_bytes_per_token"]
-    summary[whole] = summary[whole].astype("Int64")
-    return summary.reindex(columns=list(SUMMARY_COLUMNS))
+def work(record: dict) -> dict:
+    """What the shapes say of the cell: bytes of keys and values a token, and the least work of each phase."""
+    request, dtype = record["request"], record["engine"].get("dtype")
+    found = dict.fromkeys(("kv_bytes_per_token", "prefill_flops", "decode_bytes"))
+    config = read_config(request["model"]["folder"])
+    if config is None or dtype not in ITEMSIZE:
+        return found
+    found["kv_bytes_per_token"] = kv_bytes_per_token(config, dtype)
+    shapes = shapes_of(request["model"]["folder"], dtype)
+    live = record["engine"].get("method", "live") == "live"
+    if shapes is None or not live or request["kv_cache"] not in GROWING:
+        return found
+    tokens, generated = request["prompt"]["tokens"], request["protocol"]["generate"]
+    chunk = request["options"].get("prefill_chunk", "whole")
+    fused = record["engine"].get("attention", "naive") != "naive"
+    chunk = 1 if fused else tokens if chunk == "whole" else int(chunk)
+    return found | {
+        "prefill_flops": prefill_flops(shapes, tokens, chunk),
+        "decode_bytes": round(decode_bytes(shapes, tokens, generated)),
+    }
 
 
-def same_or_differs(values: pd.Series) -> str | None:
-    """The one value that all runs gave, or 'differs'; None if there is none (a replay has no tokens)."""
-    different = values.replace("", None).dropna().unique()
-    return None if len(different) == 0 else different[0] if len(different) == 1 else "differs"
+@cache
+def read_config(folder: str) -> dict | None:
+    """A model's config.json, None if it is not there."""
+    path = Path(folder, "config.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def worst_outcome(values: pd.Series) -> str:
-    """`ok` if every round was, else the first that was not."""
-    return next((value for value in values if value != "ok"), "ok")
-
-
-def joined(values: pd.Series) -> str:
-    """The different texts of the rounds, in order."""
-    return "; ".join(dict.fromkeys(value for value in values if isinstance(value, str) and value))
-
-
-def write_csv(frame: pd.DataFrame, path: Path) -> None:
-    """Write to a temporary name, then rename: a half-written table never counts."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+@cache
+def shapes_of(folder: str, dtype: str) -> Shapes | None:
+    """A model's shapes in the type that it was loaded in; None for families whose shapes are not known."""
+    config = read_config(folder)
     try:
-        frame.to_csv(temporary, index=False, float_format="%.6g", lineterminator="\n")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        return None if "quantization" in config else read_shapes(config, folder, dtype)
+    except UserError:
+        return None
+
+
+def summarise(processes: list[dict]) -> dict:
+    """One cell: the largest peaks of its processes, the mean of their mean speeds (the process is the replicate)."""
+    footprints = values_of(processes, "peak_footprint_mib")
+    hashes = {sha for process in processes for sha in process["tokens_sha256"]}
+    return {
+        "rounds": len(processes),
+        "runs": sum(process["runs"] for process in processes),
+        "outcome": first((p["outcome"] for p in processes if p["outcome"] != "ok"), "ok"),
+        **{
+            name: first(values_of(processes, name))
+            for name in (
+                *("prompt_tokens", "generated_tokens"),
+                *("kv_bytes_per_token", "prefill_flops", "decode_bytes"),
+            )
+        },
+        **{name: max(values_of(processes, name), default=None) for name in PEAKS},
+        "peak_footprint_min_mib": min(footprints, default=None),
+        **{name: mean(values_of(processes, name)) for name in SPEEDS},
+        "tokens_sha256": first(hashes) if len(hashes) < 2 else "differs",
+        **{name: "; ".join(dict.fromkeys(values_of(processes, name))) for name in TEXTS},
+    }
+
+
+def values_of(processes: list[dict], name: str) -> list:
+    return [process[name] for process in processes if process[name] not in (None, "")]
+
+
+def mean(values: list[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+def first(values, default=None):
+    return next(iter(values), default)
+
+
+def spelled(value):
+    """A figure with six digits, whole ones in full; nothing where there is none."""
+    return f"{value:.6g}" if isinstance(value, float) else value
 
 
 def main() -> int:
@@ -168,19 +175,15 @@ def main() -> int:
         "--plan", type=Path, default=Path("results/plan.csv"), help="default: %(default)s"
     )
     parser.add_argument(
-        "--runs", type=Path, default=Path("results/runs.csv"), help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--summary", type=Path, default=Path("results/summary.csv"), help="default: %(default)s"
+        "--out", type=Path, default=Path("results"), help="the folder; default: %(default)s"
     )
     arguments = parser.parse_args()
     rows = read_plan(arguments.plan)
-    runs, records = read_runs(rows), read_records(rows)
-    write_csv(runs, arguments.runs)
-    write_csv(summarise(runs, records), arguments.summary)
-    missing = len(rows) - len(records)
+    tables, measured = gather(rows)
+    write_together(arguments.out, tables)
+    missing = len(rows) - measured
     print(
-        f"{len(records)} cells measured" + (f", {missing} missing" if missing else ""),
+        f"{measured} cells measured" + (f", {missing} missing" if missing else ""),
         file=sys.stderr,
     )
     return 0

@@ -11,7 +11,15 @@ from collections import Counter
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from kvpeak.claims import FAILS, VERDICTS, Verdict, evaluate, load_claims
+from kvpeak.claims import (
+    FAILS,
+    VERDICTS,
+    Verdict,
+    evaluate,
+    load_claims,
+    planned_names,
+    spell_absent,
+)
 from kvpeak.config_file import ConfigError
 from kvpeak.files import write_together
 from kvpeak.results import read_results
@@ -20,13 +28,15 @@ COLUMNS = tuple(field.name for field in fields(Verdict))
 
 
 def check(expected: Path, plan: Path, summary: Path, runs: Path) -> list[Verdict]:
-    """The verdict of every claim. Raises ConfigError for a mistake in expected.yaml."""
+    """The verdict of every claim. Raises ConfigError for a mistake in expected.yaml.
+
+    A name that is not in the matrix is a line on standard error.
+    """
     results = read_results(plan, summary, runs)
-    return [
-        verdict
-        for claim in load_claims(expected, results.plan)
-        for verdict in evaluate(claim, results)
-    ]
+    claims = load_claims(expected, results.plan)
+    for line in spell_absent(expected, claims, planned_names(results.plan)):
+        print(line, file=sys.stderr)
+    return [verdict for claim in claims for verdict in evaluate(claim, results)]
 
 
 def checks_csv(verdicts: list[Verdict]) -> str:
@@ -41,12 +51,14 @@ def checks_csv(verdicts: list[Verdict]) -> str:
 def read_checks(path: Path) -> list[Verdict]:
     """The verdicts of a checks.csv."""
     with path.open(newline="", encoding="utf-8") as file:
-        return [Verdict(**row) for row in csv.DictReader(file)]
+        return [Verdict(**row | {"groups": int(row["groups"])}) for row in csv.DictReader(file)]
 
 
 def report(verdicts: list[Verdict]) -> str:
     """A count of the verdicts and a line for each claim that fails."""
-    counts = Counter(verdict.verdict for verdict in verdicts)
+    counts = Counter()
+    for verdict in verdicts:
+        counts[verdict.verdict] += verdict.groups
     lines = [", ".join(f"{counts[name]} {name}" for name in VERDICTS)]
     for verdict in verdicts:
         if verdict.verdict == FAILS:

@@ -1,7 +1,8 @@
 """The claims of config/expected.yaml: read, matched to planned cells, and judged from the result tables.
 
 A claim applies once for each combination of the axes that its selectors leave open: a *group* of cells. Verdicts are
-`holds`, `fails`, `not testable` (too few processes or lengths to tell) and `not measured here`.
+`holds`, `fails`, `not testable` (too few processes or lengths to tell) and `not measured here`. A name that is not in the
+matrix is no error, because matrices are edited: what it selects is not measured here, and check.py says so.
 """
 
 import itertools
@@ -45,6 +46,8 @@ class Claim:
     source: str
     entry: dict
     groups: list[Group] = field(default_factory=list)
+    absent: dict[tuple[str, str], str] = field(default_factory=dict)
+    """(axis, name) that it selects and the matrix does not have → where it says so, e.g. claims[0].of.cap"""
 
     def __getitem__(self, key: str):
         return self.entry.get(key)
@@ -60,18 +63,19 @@ class Verdict:
     detail: str
     source: str
     kind: str
+    groups: int = 1  # how many combinations of the open axes the row stands for
 
 
 def load_claims(file: Path | str, plan: dict[CellName, str]) -> list[Claim]:
     """Read and check expected.yaml against the planned cells.
 
-    Raises ConfigError (one line) for what the schema refuses and for a selector that matches no planned cell, unless
-    the claim has `requires`: then it belongs to a setting that need not be planned here.
+    Raises ConfigError (one line) for what the schema refuses. A selector may match no planned cell.
     """
     data = load_yaml(file)
     validate(data, "expected.schema.json", file)
+    planned = planned_names(plan)
     claims = [
-        _claim(file, f"claims[{number}]", entry, plan)
+        _claim(file, f"claims[{number}]", entry, plan, planned)
         for number, entry in enumerate(data["claims"])
     ]
     for text, count in Counter(claim.text for claim in claims).items():
@@ -80,39 +84,75 @@ def load_claims(file: Path | str, plan: dict[CellName, str]) -> list[Claim]:
     return claims
 
 
-def evaluate(claim: Claim, results: Results) -> list[Verdict]:
-    """Judge every group of the claim: a verdict each, with `fold` one for all, and one for all not measured here."""
-    judged = [(_label(claim, group), *_judge(claim, group, results)) for group in claim.groups]
-    measured = [row for row in judged if row[1] != NOT_MEASURED]
-    unmeasured = [(label, why) for label, verdict, why in judged if verdict == NOT_MEASURED]
-    if claim["fold"] and len(measured) > 1:
-        measured = [_folded(measured)]
-    if unmeasured or not judged:
-        why = _by_reason(unmeasured) or "none of its cells is planned here"
-        measured.append(("", NOT_MEASURED, why))
+def planned_names(plan) -> dict[str, list[str]]:
+    """Axis → its names in the plan, in its order."""
+    columns = zip(*plan, strict=True) if plan else ((),) * len(AXES)
+    return {axis: list(dict.fromkeys(names)) for axis, names in zip(AXES, columns, strict=True)}
+
+
+def spell_absent(file: Path | str, claims: list[Claim], planned: dict[str, list[str]]) -> list[str]:
+    """A line for each name that claims select and the matrix does not have, with the nearest one that it has."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for claim in claims:
+        for named, where in claim.absent.items():
+            found.setdefault(named, []).append(where)
     return [
-        Verdict(claim.text, label, verdict, detail, claim.source, claim.kind)
-        for label, verdict, detail in measured
+        f"{file}: {wheres[0]}: {shown(name)} is not in this matrix{did_you_mean(name, planned[axis])}: "
+        f"not measured here ({len(wheres)} {'claims' if len(wheres) > 1 else 'claim'})"
+        for (axis, name), wheres in found.items()
     ]
 
 
-def _label(claim: Claim, group: Group) -> str:
-    """The group's model and prompt where they are open, and what else tells it from the claim's other groups."""
-    return ", ".join(
-        name
-        for axis, name in group.open_axes.items()
-        if axis in ("model", "prompt")
-        or any(other.open_axes[axis] != name for other in claim.groups)
+def evaluate(claim: Claim, results: Results) -> list[Verdict]:
+    """Judge every group of the claim: a verdict each, with `fold` one for all; of those not measured one a reason."""
+    label = _labels(claim)
+    judged = [(label(group), *_judge(claim, group, results)) for group in claim.groups]
+    measured = [(*row, 1) for row in judged if row[1] != NOT_MEASURED]
+    if claim["fold"] and len(measured) > 1:
+        measured = [_folded(measured)]
+    unmeasured: dict[str, list[str]] = {}
+    for name, verdict, why in judged:
+        if verdict == NOT_MEASURED:
+            unmeasured.setdefault(why, []).append(name)
+    rows = measured + [
+        (_few(names), NOT_MEASURED, why, len(names)) for why, names in unmeasured.items()
+    ]
+    if claim.absent or not rows:
+        names = ", ".join(f"{axis} {name}" for axis, name in claim.absent)
+        rows.append(("", NOT_MEASURED, f"not in this matrix: {names or 'none of its cells'}", 0))
+    return [
+        Verdict(claim.text, cells, verdict, detail, claim.source, claim.kind, count)
+        for cells, verdict, detail, count in rows
+    ]
+
+
+def _labels(claim: Claim) -> Callable[[Group], str]:
+    """What spells a group: its model and prompt where they are open, and what else tells it from the others."""
+    seen: dict[str, set[str]] = {}
+    for group in claim.groups:
+        for axis, name in group.open_axes.items():
+            seen.setdefault(axis, set()).add(name)
+    telling = {
+        axis for axis, names in seen.items() if axis in ("model", "prompt") or len(names) > 1
+    }
+    return lambda group: ", ".join(
+        name for axis, name in group.open_axes.items() if axis in telling
     )
 
 
-def _folded(judged: list[tuple[str, str, str]]) -> tuple[str, str, str]:
+def _few(names: list[str], most: int = 20) -> str:
+    """The names, or the first of them and how many more there are."""
+    shown_names = "; ".join(filter(None, names[:most]))
+    return f"{shown_names}; and {len(names) - most} more" if len(names) > most else shown_names
+
+
+def _folded(judged: list[tuple[str, str, str, int]]) -> tuple[str, str, str, int]:
     """One row for all: the first of VERDICTS that one has, the counts, and the first group that has it."""
-    counts = Counter(verdict for _, verdict, _ in judged)
+    counts = Counter(row[1] for row in judged)
     verdict = next(name for name in VERDICTS if counts[name])
-    label, detail = next((label, detail) for label, found, detail in judged if found == verdict)
+    label, _, detail, _ = next(row for row in judged if row[1] == verdict)
     summary = ", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name])
-    return "", verdict, f"of {len(judged)}: {summary}; first: {label}: {detail}"
+    return "", verdict, f"of {len(judged)}: {summary}; first: {label}: {detail}", len(judged)
 
 
 def _by_reason(named_reasons) -> str:
@@ -413,34 +453,25 @@ KINDS = {
 # Reading expected.yaml.
 
 
-def _claim(file, key: str, entry: dict, plan) -> Claim:
-    bound = "requires" in entry
-    if not bound:
-        _check_names(file, key, entry, plan)
+def _claim(file, key: str, entry: dict, plan, planned: dict[str, list[str]]) -> Claim:
     _check_bounds(file, key, entry)
-    groups = _table_groups(file, key, entry, plan) if "table" in entry else _groups(entry, plan)
-    if not groups and not bound:
-        what = "cell" if KINDS[entry["kind"]].groups is _singles else "two cells to compare"
-        raise ConfigError(
-            file,
-            f"{key}.of",
-            f"{shown(entry['of'])} selects no planned {what}; change it, or add requires",
-        )
-    return Claim(entry["claim"], entry["kind"], entry["source"], entry, groups)
+    absent = _absent(key, entry, planned)
+    if "table" in entry:
+        groups, rows_absent = _table_groups(file, key, entry, plan, planned)
+        absent |= rows_absent
+    else:
+        groups = _groups(entry, plan)
+    return Claim(entry["claim"], entry["kind"], entry["source"], entry, groups, absent)
 
 
-def _check_names(file, key: str, entry: dict, plan) -> None:
-    for role in ("of", "to"):
-        for axis, names in entry.get(role, {}).items():
-            planned = list(dict.fromkeys(cell[AXES.index(axis)] for cell in plan))
-            for name in _listed(names):
-                if name not in planned:
-                    raise ConfigError(
-                        file,
-                        f"{key}.{role}.{axis}",
-                        f"{shown(name)} is the name of no planned cell{did_you_mean(name, planned)}; expected one "
-                        f"of {', '.join(planned)}",
-                    )
+def _absent(key: str, entry: dict, planned: dict[str, list[str]]) -> dict[tuple[str, str], str]:
+    return {
+        (axis, name): f"{key}.{role}.{axis}"
+        for role in ("of", "to")
+        for axis, names in entry.get(role, {}).items()
+        for name in _listed(names)
+        if name not in planned[axis]
+    }
 
 
 def _check_bounds(file, key: str, entry: dict) -> None:
@@ -472,8 +503,13 @@ def _groups(entry: dict, plan, expected: float | None = None) -> list[Group]:
     ]
 
 
-def _table_groups(file, key: str, entry: dict, plan) -> list[Group]:
-    """One group per row of the claim's table: a CSV with names on some of the axes and a column of expected values."""
+def _table_groups(
+    file, key: str, entry: dict, plan, planned
+) -> tuple[list[Group], dict[tuple[str, str], str]]:
+    """One group per row of the claim's table: a CSV with names on some of the axes and a column of expected values.
+
+    And the names in it that are not planned.
+    """
     column, path = entry["column"], Path(file).parent / entry["table"]
     try:
         table = read_table(path)
@@ -487,13 +523,10 @@ def _table_groups(file, key: str, entry: dict, plan) -> list[Group]:
             f"{key}.column",
             f"{shown(column)} is no column of {path}; expected one of {', '.join(table)}",
         )
-    groups = []
+    groups, absent = [], {}
     for row in rows(table):
         names = {axis: row[axis] for axis in AXES if axis in table}
+        absent |= _absent(f"{key}.table", {"of": names}, planned)
         found = _groups(entry | {"of": entry["of"] | names}, plan, row[column])
-        if not found and "requires" not in entry:
-            raise ConfigError(
-                path, "", f"the row {', '.join(names.values())} selects no planned cell"
-            )
         groups += [replace(group, open_axes=names | group.open_axes) for group in found]
-    return groups
+    return groups, absent

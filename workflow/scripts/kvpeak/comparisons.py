@@ -82,6 +82,11 @@ class Comparison:
     after: str
     pairs: list[Pair]
 
+    @property
+    def slug(self) -> str:
+        """A name for files and anchors, e.g. cap-none-32MiB."""
+        return f"{self.axis}-{self.before}-{self.after}"
+
 
 @dataclass(frozen=True)
 class Lead:
@@ -207,6 +212,15 @@ def lead(comparison: Comparison) -> Lead:
         f"({factor:.2f}× {'less' if after < before else 'more'}){_method(pair)}; {spell_speeds(pair)}."
     )
     return Lead(title, sentence, pair)
+
+
+def leading(comparisons: list[Comparison]) -> Lead | None:
+    """The lead with the largest change of all comparisons, else the first one; None without comparisons."""
+    leads = [lead(comparison) for comparison in comparisons]
+    found = [each for each in leads if each.pair]
+    if not found:
+        return next(iter(leads), None)
+    return max(found, key=lambda each: (each.pair.live, abs(each.pair.peak_change_mib)))
 
 
 def _subject(comparison: Comparison) -> str:

@@ -50,6 +50,7 @@ class Figure:
     alt: str  # what the figure shows, for who cannot see it
     caption: str  # how to read it
     svg: str
+    about: str = ""  # the slug of the comparison that it belongs to
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,8 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
     axes[0].set_ylabel("peak memory (MiB)")
     _legend(figure, axes)
     return Figure(
-        name=f"peak-by-length-{comparison.axis}",
+        name=f"peak-by-length-{comparison.slug}",
+        about=comparison.slug,
         title=f"Peak memory by prompt length, {before} → {after}",
         alt="Peak memory against prompt length. " + "; ".join(map(_spell_peaks, pairs)) + ".",
         caption=f"The process's peak memory; open markers and broken lines: {before}, filled markers and "
@@ -194,7 +196,8 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
     )
     where = ", ".join(spell_name(*named) for named in pair.names.items())
     return Figure(
-        name=f"peak-by-counter-{comparison.axis}",
+        name=f"peak-by-counter-{comparison.slug}",
+        about=comparison.slug,
         title=f"One peak, several counters, {before} → {after}",
         alt=f"Peak memory in MiB by counter, {where}: {numbers}.",
         caption=f"The peak of {where} as each counter saw it. An allocator's live bytes leave out the free buffers "
@@ -228,7 +231,8 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
     axes[0].set_yticks(range(len(pairs)), [_label(comparison, pair) for pair in pairs])
     axes[0].set_ylim(len(pairs) - 0.5, -0.5)
     return Figure(
-        name=f"speed-ratio-{comparison.axis}",
+        name=f"speed-ratio-{comparison.slug}",
+        about=comparison.slug,
         title=f"Speed, {after} / {before}",
         alt="Ratio of speeds. "
         + "; ".join(_spell_ratios(comparison, pair, columns) for pair in pairs)

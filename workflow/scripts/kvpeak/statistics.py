@@ -20,6 +20,7 @@ RESAMPLES = 1999
 # 4 against 4 is the smallest that can reach p < 0.05.
 MIN_PROCESSES = 4
 MAX_PROCESSES = 1000  # no more are ever proposed
+FAR = 0.05  # a value nearer to the median than this share is no outlier
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,10 @@ def process_means(runs: pd.DataFrame, column: str) -> dict[tuple, np.ndarray]:
     """
     recorded = runs[~runs["warmup"].astype(bool)].dropna(subset=[column])
     means = recorded.groupby([*AXES, "round"], sort=True)[column].mean()
-    return {cell: part.to_numpy() for cell, part in means.groupby(list(AXES), sort=False)}
+    cells: dict[tuple, list[float]] = {}
+    for (*cell, _), value in means.items():
+        cells.setdefault(tuple(cell), []).append(value)
+    return {cell: np.array(values) for cell, values in cells.items()}
 
 
 def ratio_of_means(of, to) -> Ratio:
@@ -159,7 +163,7 @@ def holm(p_values) -> np.ndarray:
     return result
 
 
-def outliers(values, practical: float = 0.05) -> np.ndarray:
+def outliers(values, practical: float = FAR) -> np.ndarray:
     """Flag values far from the others; a flag is shown, the value stays in every mean.
 
     Far is a modified z-score above 3.5 (Iglewicz and Hoaglin 1993: distance from the median in units of the scaled

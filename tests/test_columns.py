@@ -1,0 +1,30 @@
+"""The data dictionary: up to date, and the programs write the columns that it describes."""
+
+from pathlib import Path
+
+import check
+import columns
+import expand
+import run_cell
+from kvpeak import columns as tables
+from kvpeak import timeline
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_dictionary_is_up_to_date():
+    written = (ROOT / "docs/columns.md").read_text(encoding="utf-8")
+    assert written == columns.dictionary(), "run: make columns"
+
+
+def test_every_program_writes_the_described_columns():
+    assert tables.PLAN.names == expand.COLUMNS
+    assert tables.RUNS.names == run_cell.RUN_COLUMNS
+    assert tables.MEMORY.names == timeline.COLUMNS
+    assert tables.CHECKS.names == check.COLUMNS
+
+
+def test_every_column_is_described_once():
+    for table in tables.TABLES:
+        assert len(set(table.names)) == len(table.names)
+        assert all(column.meaning for column in table.columns)

@@ -1,0 +1,118 @@
+"""Measure what an engine's environment can do at most on this machine: a matrix product, a copy, a matrix-vector product.
+
+Takes a few seconds, once per machine and environment. `decode` is held against the faster of the copy and the
+matrix-vector product, which reads a matrix much larger than a cache and is what decode consists of.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from kvpeak.blas import load_openblas
+from kvpeak.errors import UserError
+from kvpeak.files import write_json
+
+DTYPES = ("float32", "bfloat16", "float16")
+SHORTEST_S = 0.05  # a call is long enough that starting it does not count
+LARGEST = 8192  # rows of the square matrices
+COPY_BYTES = 1 << 26
+REPEATS = 10
+BUDGET_S = 0.3  # for each figure
+
+
+def measure(dtypes: list[str]) -> dict:
+    """FLOP/s and bytes/s of each type, in this process's MLX: {blas, device, dtypes: {dtype: {flops, ...}}}."""
+    blas = load_openblas()
+    import mlx.core as mx  # after OpenBLAS, which has to come first
+
+    from kvpeak import mlx_device
+
+    mx.set_cache_limit(1 << 30)  # results take the same memory again, which is not zeroed each time
+    device = mlx_device.describe()
+    return {
+        "mlx": mx.__version__,
+        "device": device,
+        "blas": blas if device["accelerator"] == "cpu" else None,
+        "dtypes": {name: measure_dtype(mx, getattr(mx, name)) for name in dtypes},
+    }
+
+
+def measure_dtype(mx, dtype) -> dict:
+    """The best of a few calls each: `flops` of an n×n product (2n³), `copy` and `matvec` in bytes read and written."""
+    n, seconds = 256, 0.0
+    while True:
+        a = mx.random.normal((n, n)).astype(dtype)
+        seconds = best(mx, lambda: a @ a)  # noqa: B023
+        if seconds >= SHORTEST_S or n == LARGEST:
+            break
+        n *= 2
+    found = {"matmul_rows": n, "flops": 2 * n**3 / seconds}
+    source = mx.zeros((COPY_BYTES // dtype.size,), dtype)
+    found["copy"] = 2 * COPY_BYTES / best(mx, lambda: source + 1)
+    matrix = source.reshape(-1, 4096)
+    token = mx.zeros((1, 4096), dtype)
+    found["matvec"] = COPY_BYTES / best(mx, lambda: token @ matrix.T)
+    return found
+
+
+def best(mx, compute) -> float:
+    """The shortest of up to REPEATS calls in BUDGET_S seconds, after one that does not count."""
+    mx.eval(compute())
+    shortest, end = float("inf"), time.perf_counter() + BUDGET_S
+    for _ in range(REPEATS):
+        began = time.perf_counter()
+        mx.eval(compute())
+        now = time.perf_counter()
+        shortest = min(shortest, now - began)
+        if now > end:
+            break
+    return shortest
+
+
+def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
+    """Measure in a process of the environment's own interpreter. Raises UserError where that fails."""
+    from kvpeak import machine  # an environment of an engine need not have what these import
+    from kvpeak.lock import measuring_alone
+
+    def say(text: str) -> None:
+        print(f"calibrate {commit}: {text}", file=sys.stderr)
+
+    with measuring_alone(f"calibration of {commit}", None, say, lambda: None):
+        before = machine.state()
+        command = [python, __file__, "--measure", "--dtypes", *dtypes]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        raise UserError(f"{commit}: exit code {done.returncode}; the lines above say why")
+    return {"commit": commit, "machine": before["name"]} | json.loads(done.stdout)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--commit", help="the environment's name")
+    parser.add_argument(
+        "--python", default=sys.executable, help="its interpreter; default: this one"
+    )
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
+    parser.add_argument("--out", type=Path, help="where the JSON goes")
+    parser.add_argument(
+        "--measure", action="store_true", help="measure in this process and print the JSON"
+    )
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(arguments.dtypes)))
+        return 0
+    if not (arguments.commit and arguments.out):
+        parser.error("--commit and --out are needed")
+    try:
+        write_json(arguments.out, calibrate(arguments.commit, arguments.python, arguments.dtypes))
+    except UserError as error:
+        print(f"calibrate: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,147 @@
+"""The result tables: every column with its unit and meaning. docs/columns.md is made from this (columns.py)."""
+
+from dataclasses import dataclass
+
+from kvpeak.request import AXES
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column; `unit` is '' for text, and for a number without one."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind of CSV file and its columns, in order."""
+
+    path: str
+    rows: str  # what a row is
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+def columns(*described: tuple[str, str, str]) -> tuple[Column, ...]:
+    return tuple(Column(*each) for each in described)
+
+
+_MEANINGS = {
+    "commit": "the engine's revision, a name of `commits` in the matrix",
+    "model": "a name of `models`",
+    "prompt": "a name of `prompts`",
+    "kv_cache": "how keys and values are kept",
+    "cap": "the limit on the buffer pool; `none`: no limit",
+    "variant": "a name of `variants`: the engine's options",
+}
+_AXES = columns(*((axis, "", _MEANINGS[axis]) for axis in AXES))
+_ROUND = columns(("round", "", "the process's number, from 1"))
+_COUNTS = columns(
+    ("prompt_tokens", "tokens", "the prompt's length"),
+    ("generated_tokens", "tokens", "how many were generated"),
+)
+
+PLAN = Table(
+    "results/plan.csv",
+    "one process of one planned cell",
+    _AXES
+    + _ROUND
+    + columns(
+        ("runs_here", "", "yes or no"),
+        ("reason", "", "why it does not run here; empty if it does"),
+        ("path", "", "the folder of its results"),
+    ),
+)
+
+RUNS = Table(
+    "results/runs.csv, results/cells/…/runs.csv",
+    "one run of one process, warm-up included",
+    _AXES
+    + _ROUND
+    + columns(
+        ("run", "", "the run's number in its process, from 0"),
+        ("warmup", "", "true for a warm-up run, which enters no mean"),
+    )
+    + _COUNTS
+    + columns(
+        ("prefill_s", "s", "start of the forward pass to its logits being ready"),
+        ("prefill_tok_s", "tok/s", "prompt tokens / prefill_s"),
+        ("ttft_ms", "ms", "start of the forward pass to the first token id on the host"),
+        ("decode_s", "s", "first token id on the host to the last one"),
+        ("decode_tok_s", "tok/s", "(generated tokens − 1) / decode_s"),
+        ("tokens_sha256", "", "SHA-256 of the generated ids; equal hashes are equal answers"),
+        ("peak_active_mib", "MiB", "the allocator's most live bytes in this run"),
+        ("peak_pool_mib", "MiB", "its most live plus cached (free, kept) bytes in this run"),
+        ("order", "", "the cell's number in the order of measurement"),
+        ("started_at", "", "when the process started, UTC"),
+    ),
+)
+
+MEMORY = Table(
+    "results/cells/…/memory.csv",
+    "the largest sample of an interval of one process",
+    columns(
+        ("t_s", "s", "since the process started"),
+        ("phase", "", "start, load, idle, prefill-N, decode-N (run N) or exit"),
+        ("footprint_mib", "MiB", "macOS: physical footprint; Linux: resident set"),
+        ("rss_mib", "MiB", "resident set"),
+        ("device_mib", "MiB", "the process's memory on an NVIDIA GPU; empty without one"),
+    ),
+)
+
+SUMMARY = Table(
+    "results/summary.csv",
+    "one cell that was measured here, all its processes together",
+    _AXES
+    + columns(
+        ("rounds", "", "how many processes"),
+        ("runs", "", "how many recorded runs in all of them"),
+        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`"),
+    )
+    + _COUNTS
+    + columns(
+        ("peak_footprint_mib", "MiB", "the headline: the operating system's own lifetime peak of the process; the largest of all processes"),
+        ("peak_footprint_min_mib", "MiB", "the smallest of all processes"),
+        ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
+        ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
+        ("peak_rss_mib", "MiB", "the largest resident set"),
+        ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound"),
+        ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
+        ("prefill_tok_s", "tok/s", "mean over processes of the mean over their recorded runs"),
+        ("ttft_ms", "ms", "the same of the time to first token"),
+        ("decode_tok_s", "tok/s", "the same of decode"),
+        ("tokens_sha256", "", "of the generated ids, `differs` if not all runs gave the same"),
+        ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
+        ("weights", "", "`real` or `random`"),
+        ("machine", "", "processor, number of CPUs, memory"),
+        ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
+        ("kv_bytes_per_token", "bytes", "keys and values that one token adds, from the shapes"),
+        ("prefill_flops", "FLOPs", "the prefill's matrix products, from the shapes; empty where they are not known"),
+        ("decode_bytes", "bytes", "the least that a decode step has to move, from the shapes"),
+        ("harness", "", "git revision of kvpeak that measured"),
+        ("dirty", "", "yes if its workflow/ had uncommitted changes"),
+        ("flags", "", "why the measurement is doubtful; empty if nothing is"),
+        ("detail", "", "what an outcome other than `ok` says"),
+    ),
+)  # fmt: skip
+
+CHECKS = Table(
+    "results/checks.csv",
+    "one verdict; those not measured here share a row per claim and reason",
+    columns(
+        ("claim", "", "the claim's sentence in config/expected.yaml"),
+        ("cells", "", "the names on the axes that the claim leaves open; of many the first 20"),
+        ("verdict", "", "`holds`, `fails`, `not testable` or `not measured here`"),
+        ("detail", "", "the figures that decided it, or the reason"),
+        ("source", "", "where the claim comes from"),
+        ("kind", "", "the claim's kind (config/README.md)"),
+        ("groups", "", "how many combinations of the open axes the row stands for"),
+    ),
+)
+
+TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY)

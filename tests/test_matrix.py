@@ -74,12 +74,39 @@ def test_a_model_that_needs_a_gpu_is_planned_but_not_here(monkeypatch):
     assert {cell.commit for cell in matrix(models=models).cells_here} == {"mlx-a", "replay"}
 
 
+def order(number: int = 1, **changes) -> list[tuple]:
+    """The axes of the cells of one round, in the order of measurement."""
+    return [cell.axes for cell in matrix(**changes).cells_here if cell.round == number]
+
+
 def test_rounds_alternate_their_direction():
-    some = matrix(protocol={"processes": 3}, caps=["none", "32MiB"], kv_caches=["cat"])
-    order = [(cell.round, cell.axes) for cell in some.cells_here]
-    first = [axes for number, axes in order if number == 1]
-    assert [axes for number, axes in order if number == 2] == first[::-1]
-    assert [axes for number, axes in order if number == 3] == first
+    some = {"protocol": {"processes": 3}}
+    assert order(2, **some) == order(1, **some)[::-1]
+    assert order(3, **some) == order(1, **some)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_sides_of_the_first_comparison_are_neighbours_and_start_equally_often(seed):
+    engines = {name: {"engine": "mlx"} for name in ("mlx-a", "mlx-b")}
+    axes = order(commits=engines, caps=["none", "32MiB"], protocol={"seed": seed})
+    pairs = list(zip(axes[::2], axes[1::2], strict=True))
+    assert all(one[:4] + one[5:] == two[:4] + two[5:] for one, two in pairs)
+    starts = [one[4] for one, _ in pairs]
+    assert starts.count("none") == starts.count("32MiB") == len(pairs) / 2
+
+
+def test_a_longer_prompt_comes_after_the_shorter_one_of_the_same_kind():
+    axes = order(prompts={"long": {"tokens": 65}, "short": {"tokens": 9}})
+    for cell in axes:
+        if cell[2] == "long":
+            assert axes.index((*cell[:2], "short", *cell[3:])) < axes.index(cell)
+
+
+def test_the_seed_decides_the_order_and_nothing_else():
+    orders = [order(protocol={"seed": seed}) for seed in (0, 0, 1, 2, 3)]
+    assert orders[0] == orders[1]
+    assert len({tuple(axes) for axes in orders}) > 2
+    assert len({frozenset(axes) for axes in orders}) == 1
 
 
 def test_the_plan_lists_every_cell_with_its_path_and_reason():

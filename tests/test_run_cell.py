@@ -83,6 +83,8 @@ say("outcome", outcome="unsupported", detail="enough")
 """)
     cell.run()
     row = cell.rows()[0]
+    for key in ("temperature_c", "thermal_pressure"):
+        assert row.pop(key) == str(cell.record()["machine"]["before"].get(key) or "")
     assert {key for key, value in row.items() if not value} == {
         "prefill_s", "prefill_tok_s", "ttft_ms", "decode_s", "decode_tok_s", "tokens_sha256", "peak_active_mib",
         "peak_pool_mib",
@@ -341,7 +343,21 @@ def test_new_results_replace_old_ones_and_no_log(cell):
     cell.run()
     assert sorted(cell.results()) == ["cell.json", "memory.csv", "runs.csv"]
     assert "old" not in cell.results().values()
-    assert [len(list(attempt.iterdir())) for attempt in cell.attempts()] == [4, 4]
+    assert [len(list(attempt.iterdir())) for attempt in cell.attempts()] == [7, 7]
+
+
+def test_a_result_that_was_deleted_is_kept_with_its_log_and_named_when_the_next_start_fails(cell):
+    cell.engine("answer()")
+    cell.run()
+    measured = cell.results()
+    for file in cell.out.iterdir():  # as Snakemake does before it runs a cell again
+        file.unlink()
+    cell.engine("sys.exit(3)")
+    line = failure(cell.run())
+    first, second = cell.attempts()
+    assert line.endswith(f"its last result is kept in {first.relative_to(cell.folder)}")
+    assert {name: (first / name).read_text() for name in measured} == measured
+    assert "exit code 3" in (second / "failure.txt").read_text()
 
 
 def test_a_read_only_results_folder_is_one_line(cell):

@@ -90,7 +90,11 @@ def main() -> None:
         prompt = mx.random.randint(0, config["vocab_size"], (tokens,), mx.uint32)
         runs = [
             generate(
-                model, make_caches("mlx-lm", model, 0), prompt, Sampling(arguments.generate), Peaks()
+                model,
+                make_caches("mlx-lm", model, 0),
+                prompt,
+                Sampling(arguments.generate),
+                Peaks(),
             )
             for _ in range(arguments.repeats + 1)
         ][1:]

@@ -9,7 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 from kvpeak.config_file import ConfigError
-from kvpeak.matrix import AXES, Matrix, digest, load_matrix
+from kvpeak.matrix import AXES, Cell, Matrix, digest, load_matrix
+from kvpeak.outcomes import outcome_of, would_exceed
 
 COLUMNS = (*AXES, "round", "runs_here", "reason", "path")
 
@@ -31,7 +32,14 @@ def plan_summary(matrix: Matrix) -> str:
     here = reasons.pop("", 0)
     lines = [f"{matrix.file}: {here + reasons.total()} cells, {here} run here"]
     lines += [f"  {count} do not: {reason}" for reason, count in reasons.most_common()]
+    skipped = Counter(why for cell in matrix.cells_here if (why := will_be_skipped(matrix, cell)))
+    lines += [f"  {count} skipped: {why}" for why, count in skipped.most_common()]
     return "\n".join(lines)
+
+
+def will_be_skipped(matrix: Matrix, cell: Cell) -> str:
+    """Why a cell that has no result yet will get the outcome `skipped`, or ''."""
+    return "" if outcome_of(cell) else would_exceed(matrix, cell)
 
 
 def main() -> int:
@@ -43,14 +51,21 @@ def main() -> int:
     parser.add_argument(
         "--request",
         metavar="CELL",
-        help="print what the engine of one cell (its path below results/cells/) is asked, as JSON",
+        help="print what the engine of one cell (its path below results/cells/) is asked, as JSON, "
+        "and why it need not be",
     )
     arguments = parser.parse_args()
     try:
         matrix = load_matrix(arguments.matrix)
         if arguments.request:
-            request = matrix.request(matrix.cell(arguments.request))
-            print(json.dumps({"request": request, "digest": digest(request)}, indent=1))
+            cell = matrix.cell(arguments.request)
+            request = matrix.request(cell)
+            said = {
+                "request": request,
+                "digest": digest(request),
+                "skip": would_exceed(matrix, cell),
+            }
+            print(json.dumps(said, indent=1))
             return 0
     except ConfigError as error:
         print(error, file=sys.stderr)

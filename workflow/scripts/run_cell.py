@@ -29,13 +29,15 @@ from kvpeak.process_memory import Peaks, memory_of
 from kvpeak.progress import Progress
 from kvpeak.rates import decode_tok_s, prefill_tok_s
 from kvpeak.request import AXES, cell_path, limits_of, load_request
+from kvpeak.timeline import Timeline
 from kvpeak.watch import Guard, Watch, Watched
 
 RUN_COLUMNS = (
     *AXES, "round", "run", "warmup", "prompt_tokens", "generated_tokens", "prefill_s", "prefill_tok_s",
     "ttft_ms", "decode_s", "decode_tok_s", "tokens_sha256", "peak_active_mib", "peak_pool_mib", "order",
-    "started_at",
+    "started_at", "temperature_c", "thermal_pressure",
 )  # fmt: skip
+FILES = ("memory.csv", "cell.json", "runs.csv")  # of a result; the last one is its marker
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def run_cell(
     position: str | None = None,
     check: Callable[[], None] = lambda: None,
 ) -> str:
-    """Measure one cell, write its files into `out` and return its outcome.
+    """Measure one cell, write its files into `out` and into the folder of this start; return its outcome.
 
     `position` ("k/n") is for the progress lines; `check` is called all the time and may raise UserError to
     stop. Raises UserError, one line that names the cell, the cause and the log, if there is no outcome;
@@ -98,13 +100,45 @@ def run_cell(
         cause = str(error)
     with contextlib.suppress(OSError):
         progress.failed(cause)
-    raise UserError(f"{cell}: {cause}" + (f"; log: {attempt}" if attempt else ""))
+    log = f"; log: {attempt}" if attempt else ""
+    kept = sorted(logs.glob(f"*/{FILES[-1]}"))
+    result = f"; its last result is kept in {kept[-1].parent}" if kept else ""
+    raise UserError(f"{cell}: {cause}{log}{result}")
+
+
+def skip_cell(request: dict, out: Path, position: str | None, why: str) -> None:
+    """Write the result of a cell that is not measured: outcome `skipped`, no runs. Raises UserError."""
+    cell = cell_path(request)
+    _results_folder(out, cell)
+    unknown = Conversation(0, 1)
+    record = {
+        "cell": request["cell"],
+        "outcome": "skipped",
+        "detail": why,
+        "request": request,
+        "started_at": _now(),
+        "elapsed_s": 0.0,
+        "engine": {},
+        "memory": memory_numbers(unknown, Peaks(None, None, None), (None, None)),
+        "phases": [],
+        "machine": {"before": _machine(None), "after": _machine(None)},
+        "flags": [],
+        "harness": provenance.harness(),
+        "inputs": provenance.inputs(request),
+        "events": [],
+        "log": None,
+    }
+    try:
+        write_together(out, result_texts(record, Timeline(), [], position))
+    except OSError as error:
+        raise UserError(f"{cell}: {error.filename or out}: {error.strerror}") from None
+    Progress(cell, position).say(f"skipped: {why}")
 
 
 def _measure(request, out, attempt, position, progress, check) -> str:
     gpu = _gpu_of(request)
     harness, inputs = provenance.harness(), provenance.inputs(request)
-    started_at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    started_at = _now()
     before = _machine(gpu)
     argv = engine_argv(request, attempt / "request.json")
     ended = _run_engine(request, argv, attempt, before["available_mib"], gpu, progress, check)
@@ -113,9 +147,9 @@ def _measure(request, out, attempt, position, progress, check) -> str:
     conversation = ended.watched.conversation
     record = {
         "cell": request["cell"],
-        "request": request,
         "outcome": outcome,
         "detail": detail,
+        "request": request,
         "started_at": started_at,
         "elapsed_s": round(ended.elapsed_s, 3),
         "engine": _merged(conversation.first("started"), conversation.first("loaded")),
@@ -128,17 +162,29 @@ def _measure(request, out, attempt, position, progress, check) -> str:
         "events": conversation.events,
         "log": str(attempt),
     }
-    order = int(position.split("/")[0]) if position else None
-    write_together(
-        out,
-        {
-            "memory.csv": ended.watched.timeline.text(),
-            "cell.json": json.dumps(record, indent=1, allow_nan=False) + "\n",
-            "runs.csv": runs_csv(request["cell"], conversation.runs, order, started_at),
-        },
-    )
+    texts = result_texts(record, ended.watched.timeline, conversation.runs, position)
+    write_together(attempt, texts)  # stays when the cell is measured again
+    write_together(out, texts)
     progress.end(outcome, ended.watched, ended.peaks.footprint_mib)
     return outcome
+
+
+def result_texts(
+    record: dict, timeline: Timeline, runs: list[dict], position: str | None
+) -> dict[str, str]:
+    """The contents of FILES. `record` is that of cell.json, `position` "k/n" or None."""
+    order = int(position.split("/")[0]) if position else None
+    texts = (
+        timeline.text(),
+        json.dumps(record, indent=1, allow_nan=False) + "\n",
+        runs_csv(record, runs, order),
+    )
+    return dict(zip(FILES, texts, strict=True))
+
+
+def _now() -> str:
+    """The time in UTC, ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _run_engine(request, argv, attempt, available_mib, gpu, progress, check) -> Ended:
@@ -247,8 +293,16 @@ def memory_numbers(
     }
 
 
-def runs_csv(cell: dict, runs: list[dict], order: int | None, started_at: str) -> str:
-    """The runs as CSV with RUN_COLUMNS; an unknown figure is empty."""
+def runs_csv(record: dict, runs: list[dict], order: int | None) -> str:
+    """The runs as CSV with RUN_COLUMNS; an unknown figure is empty. `record` is that of cell.json."""
+    before = record["machine"]["before"]
+    same = {
+        **record["cell"],
+        "order": order,
+        "started_at": record["started_at"],
+        "temperature_c": (before.get("gpu") or before).get("temperature_c"),
+        "thermal_pressure": before.get("thermal_pressure"),
+    }
     out = io.StringIO()
     writer = csv.DictWriter(out, RUN_COLUMNS, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
@@ -258,10 +312,8 @@ def runs_csv(cell: dict, runs: list[dict], order: int | None, started_at: str) -
             "prefill_tok_s": prefill_tok_s(run),
             "ttft_ms": None if ttft is None else 1000 * ttft,
             "decode_tok_s": decode_tok_s(run),
-            "order": order,
-            "started_at": started_at,
         }
-        row = run | cell | figures
+        row = run | figures | same
         writer.writerow({column: _csv_value(row[column]) for column in RUN_COLUMNS})
     return out.getvalue()
 
@@ -307,29 +359,24 @@ def _position(text: str) -> str:
     return text
 
 
-def planned_request(out: Path, matrix: str, digest: str | None) -> str:
-    """What the matrix asks for the cell of `out`, as JSON.
+def planned(out: Path, matrix: str, digest: str | None) -> dict:
+    """What the matrix says of the cell of `out`: `request`, and why to `skip` it, '' if it is to be measured.
 
     expand.py says it in a process of its own, because the runner stays small. Raises UserError if the matrix
     does not plan the cell, or no longer asks what the digest stands for.
     """
-    command = [
-        sys.executable,
-        str(SCRIPTS / "expand.py"),
-        "--matrix",
-        matrix,
-        "--request",
-        str(out),
-    ]
+    program = str(SCRIPTS / "expand.py")
+    command = [sys.executable, program, "--matrix", matrix, "--request", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise UserError(done.stderr.strip() or f"expand.py ended with {done.returncode}")
-    if digest and json.loads(done.stdout)["digest"] != digest:
+    said = json.loads(done.stdout)
+    if digest and said["digest"] != digest:
         raise UserError(
             f"{matrix} was changed after this run was planned and asks something else of {out}; "
             "run snakemake again"
         )
-    return json.dumps(json.loads(done.stdout)["request"])
+    return said
 
 
 def main() -> int:
@@ -345,10 +392,14 @@ def main() -> int:
     arguments = parser.parse_args()
     signals = Signals()
     try:
-        request = load_request(
-            arguments.request or planned_request(arguments.out, arguments.matrix, arguments.digest)
-        )
-        run_cell(request, arguments.out, arguments.position, signals.check)
+        if arguments.request:
+            said = {"request": load_request(arguments.request), "skip": ""}
+        else:
+            said = planned(arguments.out, arguments.matrix, arguments.digest)
+        if said["skip"]:
+            skip_cell(said["request"], arguments.out, arguments.position, said["skip"])
+        else:
+            run_cell(said["request"], arguments.out, arguments.position, signals.check)
     except UserError as error:
         print(f"run_cell: {error}", file=sys.stderr)
         return 1

@@ -79,6 +79,12 @@ RUNS = Table(
         ("peak_pool_mib", "MiB", "its most live plus cached (free, kept) bytes in this run"),
         ("order", "", "the cell's number in the order of measurement"),
         ("started_at", "", "when the process started, UTC"),
+        ("temperature_c", "°C", "before the process: the GPU's, else that of the hottest sensor"),
+        (
+            "thermal_pressure",
+            "",
+            "macOS, before the process: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping",
+        ),
     ),
 )
 
@@ -101,7 +107,7 @@ SUMMARY = Table(
     + columns(
         ("rounds", "", "how many processes"),
         ("runs", "", "how many recorded runs in all of them"),
-        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`"),
+        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`"),
     )
     + _COUNTS
     + columns(

@@ -3,9 +3,10 @@
 import hashlib
 import itertools
 import json
+import random
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -28,6 +29,7 @@ PROTOCOL = {
     "seed": 0,
     "timeout_s": 1800,
     "guard": 0.8,
+    "skip_longer": True,
 }
 OPTIONS = {"attention": "naive", "prefill_chunk": "whole"}
 _KIND_KEYS = {
@@ -206,11 +208,23 @@ class Matrix:
     def cells_here(self) -> list[Cell]:
         """The cells that run here, in the order in which they should: round by round, A B | B A."""
         here = [cell for cell in self.combinations if not self.reason_not_here(cell)]
-        rounds = range(1, self.protocol["processes"] + 1)
+        tokens = {name: entry["tokens"] for name, entry in self.prompts.items()}
+        sides = self.compare[0]["axis"] if self.compare else ""
+        first = balanced_order(here, sides, tokens, self.protocol["seed"])
         return [
             Cell(*cell.axes, number)
-            for number in rounds
-            for cell in (here if number % 2 else reversed(here))
+            for number in range(1, self.protocol["processes"] + 1)
+            for cell in (first if number % 2 else reversed(first))
+        ]
+
+    def shorter(self, cell: Cell) -> list[Cell]:
+        """The planned cells, of every round, that differ from this one in a shorter prompt only."""
+        tokens = self.prompts[cell.prompt]["tokens"]
+        shorter = [name for name, entry in self.prompts.items() if entry["tokens"] < tokens]
+        return [
+            replace(cell, prompt=name, round=number)
+            for name in shorter
+            for number in range(1, self.protocol["processes"] + 1)
         ]
 
     def cell(self, path: str) -> Cell:
@@ -357,6 +371,30 @@ class Matrix:
     @cached_property
     def _shapes(self) -> dict[str, dict]:
         return {}
+
+
+def balanced_order(cells: list[Cell], sides: str, tokens: dict[str, int], seed: int) -> list[Cell]:
+    """The cells in the order of the first round; the next round goes backwards.
+
+    Blocks of cells that differ only in the prompt and on the axis `sides` (of the first comparison) come in
+    an order drawn from the seed. Within a block, prompts go from short to long, so that a longer one can
+    be skipped when a shorter one did not fit; the sides of a prompt are neighbours, and which of them comes
+    first alternates, from a drawn start: A B, B A, A B.
+    """
+    blocks: dict[tuple, dict[str, list[Cell]]] = {}
+    for cell in cells:
+        names = cell.as_dict()
+        block = tuple(names[axis] for axis in AXES if axis not in ("prompt", sides))
+        blocks.setdefault(block, {}).setdefault(cell.prompt, []).append(cell)
+    draw = random.Random(seed)
+    backwards = draw.random() < 0.5
+    order = []
+    for block in draw.sample(list(blocks), len(blocks)):
+        for prompt in sorted(blocks[block], key=tokens.get):
+            neighbours = blocks[block][prompt]
+            order += reversed(neighbours) if backwards else neighbours
+            backwards = not backwards
+    return order
 
 
 def digest(request: dict) -> str:

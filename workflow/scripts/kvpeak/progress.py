@@ -7,6 +7,8 @@ from pathlib import Path
 from kvpeak.rates import decode_tok_s, prefill_tok_s
 from kvpeak.watch import Watched
 
+FAILURE = "failure.txt"  # in the folder of a start that failed: the cause in one line
+
 
 class Progress:
     """Writes lines to the terminal and into the log of the attempt."""
@@ -26,8 +28,10 @@ class Progress:
         self._write(f"{self._head}: {text}")
 
     def failed(self, cause: str) -> None:
-        """Into the log only: the program prints the cause itself."""
+        """Into the attempt's folder only: the program prints the cause itself."""
         self._log(f"{self._head}: failed: {cause}")
+        if self._file:
+            self._file.with_name(FAILURE).write_text(f"{cause}\n", encoding="utf-8")
 
     def phase(self, watched: Watched) -> None:
         """One line when a phase begins, with the figures so far."""

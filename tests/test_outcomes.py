@@ -1,0 +1,136 @@
+"""What results/ tells of cells: how they ended, which are missing and why, which would not fit."""
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from kvpeak.matrix import Matrix
+from kvpeak.outcomes import missing_cells, outcome_of, starts_of, would_exceed
+
+ROOT = Path(__file__).parents[1]
+MATRIX = {
+    "commits": {"mlx-a": {"engine": "mlx"}},
+    "models": {"tiny": {"kind": "random", "config": "config/models/qwen2-tiny.json"}},
+    "prompts": {name: {"tokens": tokens} for name, tokens in (("m", 33), ("s", 9), ("l", 65))},
+    "kv_caches": ["cat"],
+    "caps": ["none"],
+    "variants": {"default": {}},
+}
+
+
+@pytest.fixture(autouse=True)
+def in_a_project(tmp_path, monkeypatch):
+    for name in ("config", "workflow", "prompts"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    monkeypatch.chdir(tmp_path)
+
+
+def matrix(**protocol) -> Matrix:
+    return Matrix(copy.deepcopy(MATRIX) | {"protocol": protocol}, "matrix.yaml")
+
+
+def cell(prompt: str, number: int = 1):
+    return matrix(processes=2).cell(f"mlx-a/tiny/{prompt}/cat/none/default/r{number}")
+
+
+def end(prompt: str, outcome: str, number: int = 1, request: dict | None = None) -> Path:
+    """Write what the runner writes when a cell ends so."""
+    ended = cell(prompt, number)
+    folder = Path("results/cells", ended.path)
+    folder.mkdir(parents=True)
+    request = request or matrix().request(ended)
+    record = {"cell": ended.as_dict(), "outcome": outcome, "request": request}
+    (folder / "cell.json").write_text(json.dumps(record, indent=1))
+    (folder / "runs.csv").write_text("commit\n")
+    return folder
+
+
+def test_an_outcome_is_read_from_whole_results_only():
+    folder = end("s", "timeout")
+    assert outcome_of(cell("s")) == "timeout"
+    (folder / "runs.csv").unlink()
+    assert outcome_of(cell("s")) is None
+    assert outcome_of(cell("m")) is None
+
+
+@pytest.mark.parametrize("outcome", ["oom", "guard"])
+def test_longer_prompts_of_what_did_not_fit_would_exceed_the_memory_in_every_round(outcome):
+    end("m", outcome, number=2)
+    twice = matrix(processes=2)
+    reasons = {(c.prompt, c.round): would_exceed(twice, c) for c in twice.cells_here}
+    expected = f"would exceed the memory: m ended with {outcome} in r2"
+    assert {key for key, why in reasons.items() if why == expected} == {("l", 1), ("l", 2)}
+    assert set(reasons.values()) == {expected, ""}
+
+
+@pytest.mark.parametrize("outcome", ["ok", "timeout", "unsupported", "skipped"])
+def test_other_outcomes_skip_nothing(outcome):
+    end("s", outcome)
+    assert not any(would_exceed(matrix(), c) for c in matrix().cells_here)
+
+
+def test_what_was_asked_otherwise_skips_nothing_and_neither_does_skip_longer_false():
+    end("s", "guard")
+    assert would_exceed(matrix(), cell("l"))
+    assert not would_exceed(matrix(guard=0.9), cell("l"))
+    assert not would_exceed(matrix(skip_longer=False), cell("l"))
+
+
+def run(program: str, *arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, str(ROOT / "workflow/scripts" / program), *arguments]
+    environment = os.environ | {"TMPDIR": str(Path.cwd())}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_runner_writes_a_skipped_cell_without_starting_an_engine_and_the_plan_says_so_before():
+    Path("matrix.yaml").write_text(yaml.safe_dump(MATRIX))
+    end("m", "oom")
+    why = "would exceed the memory: m ended with oom in r1"
+    assert f"\n  1 skipped: {why}\n" in run("expand.py", "--matrix", "matrix.yaml").stdout
+    done = run("run_cell.py", f"results/cells/{cell('l').path}", "--matrix", "matrix.yaml")
+    assert done.returncode == 0
+    assert done.stderr == f"cell: skipped: {why}\n"
+    record = json.loads(Path("results/cells", cell("l").path, "cell.json").read_text())
+    assert (record["outcome"], record["detail"], record["log"]) == ("skipped", why, None)
+    assert outcome_of(cell("l")) == "skipped"
+    assert not starts_of(cell("l"))
+    assert "skipped" not in run("expand.py", "--matrix", "matrix.yaml").stdout
+
+
+def start(prompt: str, name: str, **files: str) -> Path:
+    folder = Path("results/logs", cell(prompt).path, name)
+    folder.mkdir(parents=True)
+    for file, text in files.items():
+        (folder / file.replace("_", ".")).write_text(text)
+    return folder
+
+
+def test_a_missing_cell_has_the_cause_and_the_log_of_its_last_start():
+    end("m", "ok")
+    start("s", "20261130T000000.000000Z-1", failure_txt="the old cause\n")
+    last = start("s", "20261130T000001.000000Z-2", failure_txt="engine crashed\n")
+    told = {m.cell.prompt: (m.cause, m.log) for m in missing_cells(matrix())}
+    assert told == {"s": ("engine crashed", last), "l": ("not run yet", None)}
+
+
+def test_a_start_that_was_killed_or_whose_result_was_deleted_says_so():
+    start("s", "20261130T000000.000000Z-1")
+    start("m", "20261130T000000.000000Z-1", runs_csv="")
+    told = {m.cell.prompt: m.cause for m in missing_cells(matrix())}
+    assert told["s"] == "stopped before its end"
+    assert told["m"] == "not run again since it was deleted"
+
+
+def test_a_cell_whose_model_could_not_be_made_is_missing_for_that_reason():
+    log = Path("results/logs/models/tiny.log")
+    log.parent.mkdir(parents=True)
+    log.write_text("model tiny: some/model: out of reach\n")
+    told = next(missing_cells(matrix()))
+    assert told.cause == "models/tiny/model.json was not made: model tiny: some/model: out of reach"
+    assert told.log == log

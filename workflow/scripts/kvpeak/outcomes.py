@@ -1,0 +1,110 @@
+"""How cells ended, as far as results/ tells, and what follows from it for others."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvpeak.matrix import Cell, Matrix
+from kvpeak.progress import FAILURE
+
+CELLS = Path("results/cells")
+LOGS = Path("results/logs")
+DID_NOT_FIT = ("oom", "guard")
+HEAD = 2048  # bytes; cell.json begins with the cell and its outcome
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell without a result: why, in one line, and the log (a file or a folder), None if nothing was started."""
+
+    cell: Cell
+    cause: str
+    log: Path | None
+
+
+def outcome_of(cell: Cell) -> str | None:
+    """How the cell ended; None if it has no result. Reads only the head of cell.json."""
+    folder = CELLS / cell.path
+    try:
+        if not (folder / "runs.csv").exists():
+            return None
+        with (folder / "cell.json").open("rb") as file:
+            found = re.search(rb'^ "outcome": "(\w+)"', file.read(HEAD), re.MULTILINE)
+    except OSError:
+        return None
+    return found[1].decode() if found else None
+
+
+def would_exceed(matrix: Matrix, cell: Cell) -> str:
+    """Why the cell need not be tried: with a shorter prompt it ended with oom or guard; '' if it has to be.
+
+    Only results of what the matrix asks now count.
+    """
+    if not matrix.protocol["skip_longer"]:
+        return ""
+    for shorter in matrix.shorter(cell):
+        outcome = outcome_of(shorter)
+        if outcome in DID_NOT_FIT and _asked(shorter) == matrix.request(shorter):
+            return f"would exceed the memory: {shorter.prompt} ended with {outcome} in r{shorter.round}"
+    return ""
+
+
+def missing_cells(matrix: Matrix) -> Iterator[Missing]:
+    """The cells that run here and have no result, in the order of measurement."""
+    for cell in matrix.cells_here:
+        if not (CELLS / cell.path / "runs.csv").exists():
+            yield Missing(cell, *_cause(cell, matrix.commits[cell.commit]["engine"]))
+
+
+def starts_of(cell: Cell) -> list[Path]:
+    """The folders of all starts of the cell, oldest first."""
+    return sorted(folder for folder in (LOGS / cell.path).glob("*Z-*") if folder.is_dir())
+
+
+def _cause(cell: Cell, engine: str) -> tuple[str, Path | None]:
+    for made, log in _needed(cell, engine):
+        if not made.exists() and log.exists():
+            return f"{made} was not made: {_last_line(log)}", log
+    starts = starts_of(cell)
+    if not starts:
+        return "not run yet", None
+    failure = starts[-1] / FAILURE
+    if failure.exists():
+        return _last_line(failure), starts[-1]
+    if (starts[-1] / "runs.csv").exists():
+        return "not run again since it was deleted", starts[-1]
+    return "stopped before its end", starts[-1]
+
+
+def _needed(cell: Cell, engine: str) -> list[tuple[Path, Path]]:
+    """What has to be made before the cell can run, each with the log of its making."""
+    own = (
+        (Path("results/engines", cell.commit, "engine.json"), LOGS / f"engines/{cell.commit}.log")
+        if engine == "command"
+        else (
+            Path("results/envs", cell.commit, "environment.json"),
+            LOGS / f"envs/{cell.commit}.log",
+        )
+    )
+    return [
+        (Path("models", cell.model, "model.json"), LOGS / f"models/{cell.model}.log"),
+        (
+            Path("prompts", cell.model, f"{cell.prompt}.json"),
+            LOGS / f"prompts/{cell.model}/{cell.prompt}.log",
+        ),
+        own,
+    ]
+
+
+def _asked(cell: Cell) -> dict | None:
+    try:
+        return json.loads((CELLS / cell.path / "cell.json").read_text(encoding="utf-8"))["request"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def _last_line(file: Path) -> str:
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")

@@ -19,6 +19,7 @@ rule plan:
 rule aggregate:
     input:
         cells_here("runs.csv"),
+        missing=note_missing(),
         plan="results/plan.csv",
     output:
         runs="results/runs.csv",

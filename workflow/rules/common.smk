@@ -1,8 +1,10 @@
 # The matrix, and what the rules ask of it.
 
 import json
+import os
 import shlex
 import sys
+import time
 
 # The steps run with the interpreter that runs Snakemake, whether or not its environment is active. A prefix
 # replaces Snakemake's own, which is the strict mode: without it a failed step before a pipe would pass.
@@ -67,6 +69,19 @@ def progress_of(wildcards):
 def cells_here(name):
     """The paths of one of the files of every cell that runs here."""
     return [f"results/cells/{cell.path}/{name}" for cell in MATRIX.cells_here]
+
+
+def note_missing(file=Path(".snakemake/kvpeak.missing")):
+    """Renew the file, on which the tables depend, if the result of a cell is not there.
+
+    Snakemake does not make a missing file again when what was made from it is newer; a deleted result is
+    meant to be measured again.
+    """
+    missing = [path for path in cells_here("runs.csv") if not os.path.exists(path)]
+    if workflow.is_main_process and (missing or not file.exists()):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("\n".join([str(time.time_ns()), *missing]) + "\n", encoding="utf-8")
+    return str(file)
 
 
 # Snakemake's own lock outlives a killed run, so profiles/default switches it off; this one does not.

@@ -22,7 +22,8 @@ POLICIES = {
     "candle-4x": lambda memory=None: CandlePool(2, memory),
     "candle-saturated": lambda memory=None: CandlePool(64, memory),
     "mlx": lambda memory=None: MLXPool(None, PAGE, memory),
-    "mlx-limited": lambda memory=None: MLXPool(200, PAGE, memory),
+    "mlx-limited": lambda memory=None: MLXPool(64, PAGE, memory),
+    "mlx-limited-pages": lambda memory=None: MLXPool(2 * 4096, PAGE, memory),
     "mlx-cpu": lambda memory=None: MLXCpuPool(20_000, memory),
     "no-reuse": lambda memory=None: Pool(memory),
 }
@@ -85,15 +86,9 @@ class Naive:
         self.peak = max(self.peak, sum(buffer.size for buffer in self.buffers))
 
     def keep_to(self, limit: int | None) -> None:
-        over = 0 if limit is None else self.total(busy=False) - limit
-        if over <= 0:
-            return
-        everything = over >= 0.9 * self.total(busy=False)
-        gone = 0
         for buffer in [each for each in self.buffers if not each.busy]:
-            if everything or gone < over:
+            if limit is not None and self.total(busy=False) > limit:
                 self.buffers.remove(buffer)
-                gone += buffer.size
 
     def upload(self, nbytes: int) -> Buffer:
         self.buffers.append(Buffer(SHARED, nbytes))
@@ -231,6 +226,35 @@ def test_a_wait_returns_the_free_buffers_of_both_heaps():
     pool.give(pool.take(100, SHARED), SHARED)
     pool.wait()
     assert (pool.total, pool.free_buffers()) == (kept, {})
+
+
+def freed(pool: Pool, *sizes: int) -> None:
+    """Take buffers of these sizes, then free them in this order."""
+    for size in [pool.take(size) for size in sizes]:
+        pool.give(size)
+
+
+def test_mlx_keeps_a_buffer_only_while_less_than_its_limit_is_free():
+    pool = MLXPool(64, PAGE)
+    freed(pool, 64, 32)
+    assert pool.free_buffers() == {(PRIVATE, 64): 1}
+
+
+def test_mlx_gives_back_the_least_recently_freed_first():
+    pool = MLXPool(1000, PAGE)
+    freed(pool, 320, 480, 640)
+    assert pool.free == 1440
+    pool.take(2000)
+    assert pool.free_buffers() == {(PRIVATE, 640): 1}
+
+
+def test_of_equal_buffers_mlx_reuses_the_first_freed_so_that_the_second_is_the_younger():
+    pool = MLXPool(1000, PAGE)
+    freed(pool, 480, 320, 480)
+    assert pool.take(480) == 480
+    freed(pool, 640)
+    pool.take(2000)
+    assert pool.free_buffers() == {(PRIVATE, 640): 1}
 
 
 def test_a_growing_cache_never_gets_back_what_it_freed_to_mlx():

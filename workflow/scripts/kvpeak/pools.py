@@ -176,8 +176,8 @@ class MLXPool(Pool):
     A free buffer serves a request of n bytes only if its size is in [n, min(2n, n + 2 pages)), so a
     cache that grows never gets back what it freed (BufferCache in mlx/backend/common/buffer_cache.h).
     `limit` is `mx.set_cache_limit` in bytes, None for no limit. A buffer is kept while less than the
-    limit is free; after each request the least recently freed go until the limit holds, or all of
-    them if that would leave less than a tenth (MetalAllocator::malloc). A wait changes nothing.
+    limit is free; after each request the least recently freed go until the limit holds
+    (MetalAllocator in mlx/backend/metal/allocator.cpp). A wait changes nothing.
     """
 
     def __init__(self, limit: int | None = None, page: int = 16384, memory=None):
@@ -199,17 +199,11 @@ class MLXPool(Pool):
 
     def take(self, nbytes: int, heap: int = PRIVATE) -> int:
         size = super().take(self.new_size(nbytes), heap)
-        if self.limit is not None and self.free > self.limit:
-            self._release(self.free - self.limit)
+        while self.limit is not None and self.free > self.limit:
+            oldest_heap, oldest = next(iter(self._order.values()))
+            self._remove(oldest_heap, oldest)
+            self._drop(oldest_heap, oldest)
         return size
-
-    def _release(self, nbytes: int) -> None:
-        enough = self.free if nbytes >= 0.9 * self.free else nbytes
-        before = self.free
-        while self._order and before - self.free < enough:
-            heap, size = next(iter(self._order.values()))
-            self._remove(heap, size)
-            self._drop(heap, size)
 
     def _add(self, heap: int, size: int) -> None:
         super()._add(heap, size)

@@ -5,7 +5,7 @@ rule plan:
     input:
         MATRIX_FILE,
     output:
-        "results/plan.csv",
+        report("results/plan.csv", category="Tables", caption="../report/plan.rst"),
     log:
         "results/logs/plan.log",
     params:
@@ -22,8 +22,8 @@ rule aggregate:
         missing=note_missing(),
         plan="results/plan.csv",
     output:
-        runs="results/runs.csv",
-        summary="results/summary.csv",
+        runs=report("results/runs.csv", category="Tables", caption="../report/runs.rst"),
+        summary=report("results/summary.csv", category="Tables", caption="../report/summary.rst"),
     log:
         "results/logs/aggregate.log",
     message:
@@ -42,7 +42,7 @@ rule checks:
         plan="results/plan.csv",
         expected="config/expected.yaml",
     output:
-        "results/checks.csv",
+        report("results/checks.csv", category="Tables", caption="../report/checks.rst"),
     log:
         "results/logs/checks.log",
     message:
@@ -62,12 +62,15 @@ rule replay:
         cells="config/fornace-2026-11-04.csv",
         log="config/fornace-alloc-log-cat-contiguous-4096.csv",
     output:
-        multiext(
-            "results/replay/",
-            *("cells.csv", "figure.csv", "fit.csv", "holders.csv", "left_out.csv", "length.csv"),
-            *("log.csv", "mlx.csv", "models.csv", "other_cases.csv", "questions.csv"),
-            *("slack.csv", "too_large.csv", "peak-against-length.svg"),
-        ),
+        [
+            report(
+                f"results/replay/{name}",
+                category="Candle's pool, replayed",
+                labels={"table": name},
+                caption="../report/replay.rst",
+            )
+            for name in REPLAY_FILES
+        ],
     log:
         "results/logs/replay.log",
     params:

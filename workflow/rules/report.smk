@@ -7,6 +7,7 @@ rule figures:
         plan="results/plan.csv",
         runs="results/runs.csv",
         summary="results/summary.csv",
+        replay=REPLAY,
     output:
         report(
             directory("report/figures"),

@@ -7,33 +7,51 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from kvpeak.comparisons import Comparison, Pair, compare, lead, spell_name
+from kvpeak.comparisons import Comparison, Pair, compare, lead, leading, spell_name
 from kvpeak.config_file import ConfigError
 from kvpeak.figures import (
     Figure,
     Timeline,
+    captured_bytes,
     memory_over_time,
     peak_by_counter,
     peak_by_length,
     speed_ratios,
+    where_bytes_are,
 )
 from kvpeak.files import write_together
 from kvpeak.matrix import AXES, Cell, load_matrix
+from kvpeak.origin import replayed
 from kvpeak.results import Results, read_results
 
 
-def draw(results: Results, comparisons: list[dict], cells: Path) -> list[Figure]:
-    """Every figure that the results have data for. Memory over time is that of the first comparison's lead."""
+def draw(
+    results: Results, comparisons: list[dict], cells: Path, replay: Path | None = None
+) -> list[Figure]:
+    """Every figure that the results have data for. Memory over time is that of the pair that leads the finding."""
     compared = [compare(results, **entry) for entry in comparisons]
+    first = leading(compared)
     figures = []
-    for number, comparison in enumerate(compared):
+    for comparison in compared:
         figures.append(peak_by_length(comparison))
         if pair := lead(comparison).pair:
-            if number == 0:
+            figures.append(where_bytes_are(comparison, pair))
+            if pair == first.pair:
                 figures.append(memory_over_time(timelines(comparison, pair, cells)))
             figures.append(peak_by_counter(comparison, pair))
         figures.append(speed_ratios(comparison))
+    if replay:
+        figures.append(captured_bytes(read_holders(replay)))
     return [figure for figure in figures if figure]
+
+
+def read_holders(folder: Path) -> list[dict]:
+    """The replay's table of tensors that hold too large a buffer; empty without a replay."""
+    path = folder / "holders.csv"
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]:
@@ -90,6 +108,7 @@ def main() -> int:
         "summary": "results/summary.csv",
         "runs": "results/runs.csv",
         "cells": "results/cells",
+        "replay": "results/replay",
         "out": "results/figures",
     }.items():
         parser.add_argument(
@@ -97,7 +116,7 @@ def main() -> int:
         )
     arguments = parser.parse_args()
     try:
-        comparisons = load_matrix(arguments.matrix).compare
+        matrix = load_matrix(arguments.matrix)
         results = read_results(arguments.plan, arguments.summary, arguments.runs)
     except ConfigError as error:
         print(error, file=sys.stderr)
@@ -105,7 +124,8 @@ def main() -> int:
     except OSError as error:
         print(f"{error.filename}: {error.strerror}; make it: snakemake --cores 1", file=sys.stderr)
         return 1
-    figures = draw(results, comparisons, arguments.cells)
+    replay = arguments.replay if replayed(matrix) else None
+    figures = draw(results, matrix.compare, arguments.cells, replay)
     write_figures(figures, arguments.out)
     print(
         f"{arguments.out}: {', '.join(figure.name for figure in figures) or 'no figure, no data'}"

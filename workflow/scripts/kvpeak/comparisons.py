@@ -1,6 +1,7 @@
 """Before → after: the pairs of cells that differ on one axis only, what changed, and the sentence that it supports."""
 
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from kvpeak import statistics
 from kvpeak.matrix import AXES
@@ -86,6 +87,15 @@ class Comparison:
     def slug(self) -> str:
         """A name for files and anchors, e.g. cap-none-32MiB."""
         return f"{self.axis}-{self.before}-{self.after}"
+
+    @cached_property
+    def several(self) -> set[str]:
+        """The axes on which its pairs differ from one another."""
+        names = (pair.names for pair in self.pairs)
+        seen: dict[str, set[str]] = {}
+        for axis, name in (item for each in names for item in each.items()):
+            seen.setdefault(axis, set()).add(name)
+        return {axis for axis, values in seen.items() if len(values) > 1}
 
 
 @dataclass(frozen=True)

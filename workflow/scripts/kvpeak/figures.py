@@ -6,6 +6,8 @@ again. Every function returns None where there is nothing to draw.
 
 import functools
 import io
+import itertools
+import textwrap
 from dataclasses import dataclass
 
 import matplotlib.style
@@ -18,6 +20,11 @@ COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = {"before": "--", "after": "-"}
 MOST_COLUMNS = 3  # panels side by side
+MOST_PANELS = 6
+MOST_ROWS = 24  # pairs of cells in a figure
+MOST_SPOKEN = 3  # pairs of cells in an alt text
+TITLE_WIDTH = 30  # characters over a panel
+NARROW = 0.05  # a phase of less than this share of the time has no room for its name
 STYLE = {
     "svg.hashsalt": "kvpeak",
     "svg.fonttype": "none",
@@ -31,6 +38,13 @@ STYLE = {
     "axes.axisbelow": True,
     "legend.frameon": False,
     "legend.fontsize": 7,
+}
+HATCHES = ("", "////", "xx", "||", "\\\\\\\\", "++")
+PARTS = {  # of a peak → its colour and hatch
+    "weights": (COLOURS[1], ""),
+    "live beside them": (COLOURS[4], "\\\\\\\\"),
+    "free, kept in the pool": (COLOURS[0], "////"),
+    "rest of the process": ("white", ""),
 }
 COUNTERS = {
     "peak_footprint_mib": "operating\nsystem",
@@ -80,11 +94,14 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
     """Peak memory against prompt tokens, before and after: a panel a model and setting, a line a KV cache."""
     if comparison.axis == "prompt":
         return None
-    pairs = [pair for pair in comparison.pairs if has_peak(pair.before) or has_peak(pair.after)]
+    pairs = [
+        pair for pair in _two_sided(comparison) if has_peak(pair.before) or has_peak(pair.after)
+    ]
     if not pairs:
         return None
     before, after = _sides(comparison)
-    panels = _grouped(pairs, lambda pair: _panel(comparison, pair))
+    panels = _largest_panels(_grouped(pairs, lambda pair: _panel(comparison, pair)))
+    pairs = [pair for members in panels.values() for pair in members]
     caches = list(dict.fromkeys(map(_cache, pairs)))
     figure, axes = _canvas(len(panels), height=2.4)
     for ax, (title, members) in zip(axes, panels.items(), strict=True):
@@ -98,23 +115,27 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
                     LINES[side],
                     color=COLOURS[style % len(COLOURS)],
                     marker=MARKERS[style % len(MARKERS)],
-                    markersize=5,
+                    # the first is the largest: where lines coincide, each can still be seen
+                    markersize=max(3.5, 8 - 2 * style),
+                    linewidth=max(1, 2.4 - 0.7 * style),
                     markerfacecolor="white" if side == "before" else None,
                     label=f"{cache}, {name}".removeprefix(", "),
                 )
-        ax.set_title(title, loc="left")
+        ax.set_title(textwrap.fill(title, TITLE_WIDTH), loc="left")
         ax.set_xlabel("prompt tokens")
-        ax.set_xticks(sorted({int(x) for line in ax.lines for x in line.get_xdata()}))
+        ax.set_xticks(_ticks({int(x) for line in ax.lines for x in line.get_xdata()}))
+        ax.margins(x=0.12)
         ax.xaxis.set_major_formatter("{x:,.0f}")
         ax.yaxis.set_major_formatter("{x:,.0f}")
-        ax.set_ylim(0, 1.08 * max(y for line in ax.lines for y in line.get_ydata()))
+        ax.set_ylim(0, 1.12 * max(y for line in ax.lines for y in line.get_ydata()))
     axes[0].set_ylabel("peak memory (MiB)")
     _legend(figure, axes)
     return Figure(
         name=f"peak-by-length-{comparison.slug}",
         about=comparison.slug,
         title=f"Peak memory by prompt length, {before} → {after}",
-        alt="Peak memory against prompt length. " + "; ".join(map(_spell_peaks, pairs)) + ".",
+        alt=f"Peak memory against prompt length, {before} → {after}. "
+        + _spoken(pairs, _spell_peaks),
         caption=f"The process's peak memory; open markers and broken lines: {before}, filled markers and "
         f"solid lines: {after}. A point is the largest peak of the cell's processes.",
         svg=_svg(figure),
@@ -129,6 +150,7 @@ def memory_over_time(timelines: list[Timeline]) -> Figure | None:
         return None
     figure = Canvas(figsize=(6.4, 0.4 + 1.6 * len(timelines)), layout="constrained")
     axes = figure.subplots(len(timelines), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    longest = max(line.t_s[-1] for line in timelines)
     for ax, line in zip(axes, timelines, strict=True):
         ax.plot(line.t_s, line.mib, color=COLOURS[1], linewidth=1)
         ax.set_title(line.label, loc="left")
@@ -141,10 +163,11 @@ def memory_over_time(timelines: list[Timeline]) -> Figure | None:
                 start, end, facecolor="#F0F0F0" if number % 2 else "white", edgecolor="#CCCCCC", linewidth=0.5,
                 hatch="//" if warm else None, zorder=0,
             )  # fmt: skip
-            ax.annotate(
-                name, ((start + end) / 2, 1), xycoords=("data", "axes fraction"), xytext=(0, -2),
-                textcoords="offset points", ha="center", va="top", fontsize=6,
-            )  # fmt: skip
+            if end - start >= NARROW * longest:
+                ax.annotate(
+                    name, ((start + end) / 2, 1), xycoords=("data", "axes fraction"),
+                    xytext=(0, -2), textcoords="offset points", ha="center", va="top", fontsize=7,
+                )  # fmt: skip
     axes[0].set_ylim(0, 1.25 * max(max(line.mib) for line in timelines))
     axes[0].set_xlim(left=0)
     axes[-1].set_xlabel("time since the process started (s)")
@@ -156,7 +179,7 @@ def memory_over_time(timelines: list[Timeline]) -> Figure | None:
         name="memory-over-time",
         title="Memory over time",
         alt=f"Sampled memory of one process over time. {peaks}.",
-        caption="Sampled memory of one process; bands are its phases, hatched: warm-up. A sample can miss a short "
+        caption="Sampled memory of one process; bands are its phases (load, warm-up, runs), hatched: warm-up. A sample can miss a short "
         "peak, so that the operating system's own peak may lie higher.",
         svg=_svg(figure),
     )
@@ -209,7 +232,7 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
 @_styled
 def speed_ratios(comparison: Comparison) -> Figure | None:
     """Speed after / before of every pair with its 95 % interval, beside the margin that counts as the same."""
-    pairs = [pair for pair in comparison.pairs if pair.speeds]
+    pairs = _largest([pair for pair in comparison.pairs if pair.speeds])
     columns = [
         name
         for name in ("prefill_tok_s", "decode_tok_s")
@@ -234,11 +257,114 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
         name=f"speed-ratio-{comparison.slug}",
         about=comparison.slug,
         title=f"Speed, {after} / {before}",
-        alt="Ratio of speeds. "
-        + "; ".join(_spell_ratios(comparison, pair, columns) for pair in pairs)
-        + ".",
+        alt=f"Ratio of speeds, {after} / {before}. "
+        + _spoken(pairs, lambda pair: _spell_ratios(comparison, pair, columns)),
         caption=f"Speed with {after} divided by speed with {before}; bars are 95 % intervals over "
         "processes, grey is ± 5 %. Open markers have no interval: there are too few processes.",
+        svg=_svg(figure),
+    )
+
+
+@_styled
+def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
+    """What each cell's peak consists of, for the cells that share the pair's prompt and panel: a bar a cell."""
+    near = [
+        other
+        for other in _two_sided(comparison)
+        if _panel(comparison, other) == _panel(comparison, pair)
+        and other.names.get("prompt") == pair.names.get("prompt")
+    ]
+    before, after = _sides(comparison)
+    bars = [
+        (f"{_cache(other)}, {name}".removeprefix(", "), parts)
+        for other in _largest(near)
+        for name, row in ((before, other.before), (after, other.after))
+        if (parts := _parts(row))
+    ]
+    if not bars:
+        return None
+    figure = Canvas(figsize=(6.4, 1.0 + 0.24 * len(bars)), layout="constrained")
+    ax = figure.subplots()
+    _stack(ax, bars, PARTS)
+    ax.set_xlabel("peak memory (MiB)")
+    where = ", ".join(
+        spell_name(axis, name) for axis, name in pair.names.items() if axis != "kv_cache"
+    )
+    spoken = "; ".join(
+        f"{label}: {parts[2]:,.0f} of {sum(parts):,.0f} MiB" for label, parts in bars[:4]
+    )
+    return Figure(
+        name=f"where-bytes-are-{comparison.slug}",
+        about=comparison.slug,
+        title="Where the bytes are at the peak",
+        alt=f"Parts of the peak, {where}. Kept free buffers: {spoken}.",
+        caption=f"The peak of each cell ({where}). Live and kept bytes need not peak at the same moment: what is live beside "
+        "the weights is at most that much, what is kept at least that much.",
+        svg=_svg(figure),
+    )
+
+
+def _parts(row: dict) -> list[float] | None:
+    """MiB of PARTS in a cell's peak; None where a counter is not known or the cell computed nothing."""
+    names = ("loaded_mib", "peak_active_mib", "peak_pool_mib", "peak_mib")
+    if row["method"] != "live" or not has_peak(row) or any(row[name] is None for name in names):
+        return None
+    sums = [0, *(row[name] for name in names)]
+    return [max(0, more - less) for less, more in itertools.pairwise(sums)]
+
+
+def _stack(ax, bars: list[tuple[str, list[float]]], parts: dict[str, tuple[str, str]]) -> None:
+    """Horizontal stacked bars, a label and its parts' lengths each, the sum at the end."""
+    lefts = [0.0] * len(bars)
+    for number, (name, (colour, hatch)) in enumerate(parts.items()):
+        widths = [lengths[number] for _, lengths in bars]
+        ax.barh(
+            range(len(bars)), widths, left=lefts, height=0.7, color=colour, edgecolor="black",
+            linewidth=0.5, hatch=hatch, label=name,
+        )  # fmt: skip
+        lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+    for row, total in enumerate(lefts):
+        ax.annotate(
+            f"{total:,.0f}", (total, row), xytext=(3, 0), textcoords="offset points", va="center",
+            fontsize=7,
+        )  # fmt: skip
+    ax.set_yticks(range(len(bars)), [label for label, _ in bars])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.margins(x=0.1)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.figure.legend(loc="outside lower center", ncols=len(parts))
+
+
+@_styled
+def captured_bytes(holders: list[dict]) -> Figure | None:
+    """What tensors hold in excess of their own size class after a prefill: rows of replay_finding.py's table holders."""
+    roles = list(dict.fromkeys(row["role"] for row in holders))
+    if not roles:
+        return None
+    cells = _grouped(
+        holders,
+        lambda row: f"{row['kv_cache']}, {'no cap' if row['cap'] == 'none' else row['cap']}",
+    )
+    bars = [
+        (
+            label,
+            [sum(float(r["excess_mib"]) for r in rows if r["role"] == role) for role in roles],
+        )
+        for label, rows in cells.items()
+    ]
+    figure = Canvas(figsize=(6.4, 1.0 + 0.24 * len(bars)), layout="constrained")
+    ax = figure.subplots()
+    styles = zip(roles, itertools.cycle(zip(COLOURS, HATCHES, strict=True)), strict=False)
+    _stack(ax, bars, dict(styles))
+    ax.set_xlabel("held in excess, predicted (MiB)")
+    spoken = "; ".join(f"{label}: {sum(parts):,.0f} MiB" for label, parts in bars)
+    return Figure(
+        name="captured-bytes",
+        about="replay",
+        title="What small tensors hold in excess",
+        alt=f"Predicted MiB that tensors hold beyond their own size class. {spoken}.",
+        caption="Prediction: bytes beyond their own size class that tensors hold at the end of the prefill, by the kind of tensor.",
         svg=_svg(figure),
     )
 
@@ -351,6 +477,45 @@ def _svg(figure) -> str:
     return out.getvalue()
 
 
+def _two_sided(comparison: Comparison) -> list[Pair]:
+    """The pairs of which both sides were measured, whichever way they ended."""
+    return [pair for pair in comparison.pairs if pair.before and pair.after]
+
+
+def _largest(pairs: list[Pair]) -> list[Pair]:
+    """At most MOST_ROWS pairs, those whose peak changes most, in their own order."""
+    chosen = sorted(pairs, key=lambda pair: -abs(pair.peak_change_mib or 0))[:MOST_ROWS]
+    kept = {id(pair) for pair in chosen}
+    return [pair for pair in pairs if id(pair) in kept]
+
+
+def _largest_panels(panels: dict[str, list[Pair]]) -> dict[str, list[Pair]]:
+    """At most MOST_PANELS panels, those with the largest change of a peak, in their own order."""
+
+    def change(title: str) -> float:
+        return max(abs(pair.peak_change_mib or 0) for pair in panels[title])
+
+    chosen = set(sorted(panels, key=change, reverse=True)[:MOST_PANELS])
+    return {title: members for title, members in panels.items() if title in chosen}
+
+
+def _ticks(values: set[int], most: int = 4) -> list[int]:
+    """The values, or of many the first, the last and some between that do not stand too near to one another."""
+    shown, room = [], (max(values) - min(values)) / most
+    for value in sorted(values, reverse=True):
+        if not shown or shown[-1] - value >= room or len(values) <= 2:
+            shown.append(value)
+    return shown[::-1]
+
+
+def _spoken(pairs: list[Pair], spell) -> str:
+    """The pairs that change most in words, and how many more there are."""
+    order = sorted(pairs, key=lambda pair: -abs(pair.peak_change_mib or 0))
+    words = [spell(pair) for pair in order[:MOST_SPOKEN]]
+    more = len(pairs) - len(words)
+    return "; ".join(words) + (f"; and {more:,} more." if more else ".")
+
+
 def _grouped(items, key) -> dict:
     groups = {}
     for item in items:
@@ -367,14 +532,12 @@ def _sides(comparison: Comparison) -> tuple[str, str]:
 
 def _panel(comparison: Comparison, pair: Pair) -> str:
     """What a panel's pairs share: every axis but prompt and KV cache; commit and variant where there are several."""
-    others = [p.names for p in comparison.pairs]
-    shared = [
+    several = comparison.several
+    return ", ".join(
         spell_name(axis, name)
         for axis, name in pair.names.items()
-        if axis not in ("prompt", "kv_cache")
-        and (axis == "model" or len({o[axis] for o in others}) > 1)
-    ]
-    return ", ".join(shared)
+        if axis not in ("prompt", "kv_cache") and (axis == "model" or axis in several)
+    )
 
 
 def _cache(pair: Pair) -> str:

@@ -109,6 +109,44 @@ def test_peak_by_counter_shows_every_counter_that_was_read(cap):
     assert "device" not in figure.alt  # no device, no bar
 
 
+def test_where_bytes_are_adds_up_to_the_peak(cap):
+    figure = figures.where_bytes_are(cap, lead(cap).pair)
+    shown = texts(figure)
+    for text in ("weights", "free, kept in the pool", "cat, no cap", "1,000", "440"):
+        assert text in shown
+    # live + cached 900 of which live 300, the process 1,000
+    assert figures._parts(cap.pairs[0].before) == [20, 280, 600, 100]
+    assert "cat, no cap: 600 of 1,000 MiB" in figure.alt
+
+
+def test_the_replays_captures_are_stacked_by_tensor():
+    holders = [
+        {"kv_cache": "cat", "cap": "none", "role": "k_cache", "excess_mib": "10200"},
+        {"kv_cache": "cat", "cap": "none", "role": "v_cache", "excess_mib": "138"},
+        {"kv_cache": "cat", "cap": "4x", "role": "k_cache", "excess_mib": "144"},
+    ]
+    figure = figures.captured_bytes(holders)
+    assert {"cat, no cap", "cat, 4x", "k_cache", "10,338"} <= set(texts(figure))
+    assert figure.alt.endswith("cat, no cap: 10,338 MiB; cat, 4x: 144 MiB.")
+    assert figures.captured_bytes([]) is None
+
+
+def test_figures_of_thousands_of_cells_stay_small(cap):
+    pair = cap.pairs[0]
+    many = [
+        replace(pair, names=pair.names | {"model": f"m{i}", "prompt": f"p{j}"})
+        for i in range(50)
+        for j in range(40)
+    ]
+    for figure in (
+        figures.peak_by_length(replace(cap, pairs=many)),
+        figures.speed_ratios(replace(cap, pairs=many)),
+    ):
+        assert len(figure.svg) < 200_000
+        assert len(figure.alt) < 500
+        assert " more." in figure.alt
+
+
 def test_speed_ratios_show_every_pair_and_its_interval(cap):
     figure = figures.speed_ratios(cap)
     shown = texts(figure)

@@ -59,13 +59,14 @@ def test_every_figure_is_written_and_described(project, monkeypatch):
     described = json.loads((project / "results/figures/figures.json").read_text())
     assert [figure["file"] for figure in described] == [
         "peak-by-length-cap-none-32MiB.svg",
+        "where-bytes-are-cap-none-32MiB.svg",
         "memory-over-time.svg",
         "peak-by-counter-cap-none-32MiB.svg",
         "speed-ratio-cap-none-32MiB.svg",
     ]
     assert all(set(figure) == {"file", "title", "alt", "caption", "about"} for figure in described)
     assert all(figure[name] for figure in described for name in ("title", "alt", "caption"))
-    assert "no cap, default: up to 990 MiB" in described[1]["alt"]
+    assert "no cap, default: up to 990 MiB" in described[2]["alt"]
     written = {file.name for file in (project / "results/figures").iterdir()}
     assert written == {figure["file"] for figure in described} | {"figures.json"}
 

@@ -150,4 +150,35 @@ CHECKS = Table(
     ),
 )
 
-TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY)
+_SPEED_NAMES = {
+    "prefill_tok_s": ("tok/s", "prefill"),
+    "ttft_ms": ("ms", "time to first token"),
+    "decode_tok_s": ("tok/s", "decode"),
+}
+COMPARISON = Table(
+    "what compare.py --out FILE.csv writes",
+    "one cell of either folder",
+    _AXES
+    + columns(
+        ("outcome_before", "", "how it ended in the first folder"),
+        ("peak_mib_before", "MiB", "its headline peak there: of the device under CUDA, else of the process"),
+        ("outcome_after", "", "how it ended in the second folder"),
+        ("peak_mib_after", "MiB", "its peak there"),
+        ("peak_ratio", "", "after / before, where both ended well"),
+    )
+    + tuple(
+        Column(f"{name}_{part}", unit if part in ("before", "after") else "", meaning.format(what))
+        for name, (unit, what) in _SPEED_NAMES.items()
+        for part, meaning in {
+            "before": "{}: mean over the processes of the first folder",
+            "after": "{}: of the second",
+            "ratio": "{}: after / before",
+            "low": "lower end of the ratio's 95 % interval; empty with fewer than 4 processes a side",
+            "high": "its upper end",
+            "verdict": "{}: same within 5 %, faster, slower, unclear or not testable",
+        }.items()
+    )
+    + columns(("flags", "", "why the measurement is doubtful, with the folder")),
+)  # fmt: skip
+
+TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY, COMPARISON)

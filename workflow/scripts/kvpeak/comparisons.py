@@ -120,22 +120,36 @@ def compare(results: Results, axis: str, before: str, after: str) -> Comparison:
         for pair in cells
         if pair[1] in results.plan and any(c in results.summary for c in pair)
     ]
-    changes = _changes(results, cells)
-    pairs = [
+    others = [name for name in AXES if name != axis]
+    return Comparison(axis, before, after, _pairs(results, results, cells, others, before, after))
+
+
+def compare_results(one: Results, other: Results, before: str, after: str) -> Comparison:
+    """Pair each cell with itself in another folder of results; `axis` is then `results`."""
+    cells = [(cell, cell) for cell in one.summary | other.summary]
+    return Comparison(
+        "results", before, after, _pairs(one, other, cells, list(AXES), before, after)
+    )
+
+
+def _pairs(one: Results, other: Results, cells, axes: list[str], before: str, after: str):
+    changes = _changes(one, other, cells)
+    return [
         Pair(
-            names={name: value for name, value in zip(AXES, one, strict=True) if name != axis},
-            before=results.summary.get(one),
-            after=results.summary.get(other),
-            speeds={column: changes[one, column] for column in SPEEDS if (one, column) in changes},
+            names={axis: cell[AXES.index(axis)] for axis in axes},
+            before=one.summary.get(cell),
+            after=other.summary.get(partner),
+            speeds={
+                column: changes[cell, column] for column in SPEEDS if (cell, column) in changes
+            },
             flags=tuple(
-                f"{side}: {flag}"
-                for side, cell in ((before, one), (after, other))
-                for flag in _flags(results, cell)
+                f"{name}: {flag}"
+                for name, results, side in ((before, one, cell), (after, other, partner))
+                for flag in _flags(results, side)
             ),
         )
-        for one, other in cells
+        for cell, partner in cells
     ]
-    return Comparison(axis, before, after, pairs)
 
 
 def has_peak(row: dict | None) -> bool:
@@ -155,11 +169,11 @@ def _flags(results: Results, cell: CellName) -> list[str]:
     return [*filter(None, flags.split("; ")), *results.outliers.get(cell, [])]
 
 
-def _changes(results: Results, cells) -> dict[tuple[CellName, str], Change]:
+def _changes(one: Results, other: Results, cells) -> dict[tuple[CellName, str], Change]:
     """(cell before, column) → its change, for the pairs that have the speed on both sides."""
     samples = {
-        (one, column): (results.speeds(one, column), results.speeds(other, column))
-        for one, other in cells
+        (cell, column): (one.speeds(cell, column), other.speeds(partner, column))
+        for cell, partner in cells
         for column in SPEEDS
     }
     samples = {key: pair for key, pair in samples.items() if all(side.size for side in pair)}
@@ -199,6 +213,7 @@ TITLES = {
     "kv_cache": "With the {after} cache instead of {before}",
     "cap": "With a cap of {after} on the buffer pool",
     "variant": "With the variant {after} instead of {before}",
+    "results": "From {before} to {after}",
 }
 
 

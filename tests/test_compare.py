@@ -1,0 +1,73 @@
+"""compare.py as it is called, on the small result set and a changed copy of it."""
+
+import csv
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import compare
+from kvpeak.columns import COMPARISON
+
+SMALL = Path(__file__).parent / "data/small"
+
+
+@pytest.fixture
+def folders(tmp_path, monkeypatch):
+    """A: the small result set; B: the same on another machine, where cat without a cap takes half."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("A", "B"):
+        shutil.copytree(SMALL, tmp_path / name)
+    table = tmp_path / "B/summary.csv"
+    text = table.read_text().replace("Test CPU", "Other CPU").replace("1000.0,998.0", "500.0,499.0")
+    table.write_text(text.replace("abab", "cdab", 1))
+    return tmp_path
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["compare.py", *arguments])
+    return compare.main()
+
+
+def test_the_largest_change_leads_and_what_else_differs_is_said(folders, monkeypatch, capsys):
+    assert run(monkeypatch, "A", "B") == 0
+    text = capsys.readouterr().out
+    title, _, sentence = text.splitlines()[:3]
+    assert title == (
+        "# From A to B the peak of tiny with cat at 513 tokens falls from 1,000 to 500 MiB"
+    )
+    assert "peaks at 500 MiB instead of 1,000 MiB (2.00× less)" in sentence
+    assert "The two sides of 8 of 8 pairs come from different machines." in text
+    assert "1 cells generated other tokens." in text
+    assert "Without the 1 flagged rows: From A to B" in text
+
+
+def test_a_folder_compared_with_itself_shows_nothing(folders, monkeypatch, capsys):
+    run(monkeypatch, "A", "A")
+    text = capsys.readouterr().out
+    assert text.startswith("# From A to A no peak changes above the noise\n")
+    assert "different" not in text and "other tokens" not in text
+
+
+def test_csv_has_every_cell_and_the_described_columns(folders, monkeypatch):
+    assert run(monkeypatch, "A", "B", "--out", "out/c.csv") == 0
+    with Path("out/c.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert tuple(rows[0]) == COMPARISON.names
+    assert len(rows) == 8
+    assert (rows[0]["peak_mib_before"], rows[0]["peak_mib_after"]) == ("1000", "500")
+    assert (rows[0]["peak_ratio"], rows[0]["decode_tok_s_verdict"]) == ("0.5", "same within 5 %")
+    assert rows[4]["outcome_before"] == "oom"
+
+
+def test_a_cell_of_one_folder_only_is_counted(folders, monkeypatch, capsys):
+    table = folders / "B/summary.csv"
+    table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
+    run(monkeypatch, "A", "B")
+    assert "1 cells are in one of the folders only." in capsys.readouterr().out
+
+
+def test_a_folder_without_results_is_one_line(folders, monkeypatch, capsys):
+    assert run(monkeypatch, "A", "nowhere") == 1
+    assert capsys.readouterr().err.startswith("compare: nowhere/plan.csv: No such file")

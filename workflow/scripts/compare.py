@@ -1,0 +1,115 @@
+"""Compare two folders of results cell by cell, with the statistics of the finding: before and after an upgrade, or two machines.
+
+python workflow/scripts/compare.py A/results B/results --out comparison.md
+"""
+
+import argparse
+import csv
+import io
+import sys
+from pathlib import Path
+
+from kvpeak import sections
+from kvpeak.columns import COMPARISON
+from kvpeak.comparisons import Comparison, Pair, compare_results, lead
+from kvpeak.errors import UserError
+from kvpeak.files import write_together
+from kvpeak.markdown import escape
+from kvpeak.results import SPEEDS, read_results
+
+FORMATS = (".md", ".csv")
+
+
+def read(folder: Path):
+    """The tables of a folder. Raises UserError where one is missing."""
+    try:
+        return read_results(*(folder / name for name in ("plan.csv", "summary.csv", "runs.csv")))
+    except OSError as error:
+        raise UserError(
+            f"{error.filename}: {error.strerror}; expected a folder of results with plan.csv, summary.csv and runs.csv"
+        ) from None
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """Title, the sentence that the data support, the table, and what else differs between the two folders."""
+    found, section = lead(comparison), sections.comparison_section(comparison)
+    parts = [f"# {escape(found.title)}", escape(found.sentence)]
+    parts += [section["table"]] * bool(section["table"])
+    if section["left_out"]:
+        parts.append(
+            f"The {section['left_out']:,} pairs that changed least are left out; --out FILE.csv has them all."
+        )
+    parts += map(escape, [*section["mixed"], *filter(None, [section["unflagged"]])])
+    if section["one_sided"]:
+        parts.append(f"{section['one_sided']:,} cells are in one of the folders only.")
+    if other := different_tokens(comparison):
+        parts.append(f"{other:,} cells generated other tokens.")
+    return "\n\n".join(parts) + "\n"
+
+
+def different_tokens(comparison: Comparison) -> int:
+    """How many cells have tokens on both sides that are not the same."""
+    hashes = (
+        {side["tokens_sha256"] for side in (pair.before, pair.after)}
+        for pair in comparison.pairs
+        if pair.before and pair.after
+    )
+    return sum(None not in found and len(found) > 1 for found in hashes)
+
+
+def as_csv(comparison: Comparison) -> str:
+    """Every cell of either folder as a row."""
+    out = io.StringIO()
+    writer = csv.DictWriter(out, COMPARISON.names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(map(row_of, comparison.pairs))
+    return out.getvalue()
+
+
+def row_of(pair: Pair) -> dict:
+    """One cell's row, columns of COMPARISON."""
+    row = dict(pair.names)
+    for side, values in (("before", pair.before or {}), ("after", pair.after or {})):
+        row |= {f"{name}_{side}": values.get(name) for name in ("outcome", "peak_mib")}
+    row["peak_ratio"] = pair.peak_ratio
+    for column in SPEEDS:
+        if change := pair.speeds.get(column):
+            ratio = change.ratio
+            row |= {f"{column}_before": change.before, f"{column}_after": change.after}
+            row |= {f"{column}_ratio": ratio.value, f"{column}_low": ratio.low}
+            row |= {f"{column}_high": ratio.high, f"{column}_verdict": change.verdict}
+    row["flags"] = "; ".join(pair.flags)
+    return {
+        name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()
+    }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("before", type=Path, help="a folder of results")
+    parser.add_argument("after", type=Path, help="another one")
+    parser.add_argument(
+        "--out", type=Path, help="FILE.md or FILE.csv; default: Markdown on the terminal"
+    )
+    arguments = parser.parse_args()
+    if arguments.out and arguments.out.suffix not in FORMATS:
+        parser.error(f"--out: {arguments.out}: expected a name that ends with .md or .csv")
+    before, after = arguments.before, arguments.after
+    try:
+        comparison = compare_results(read(before), read(after), str(before), str(after))
+    except UserError as error:
+        print(f"compare: {error}", file=sys.stderr)
+        return 1
+    csv_wanted = arguments.out and arguments.out.suffix == ".csv"
+    text = as_csv(comparison) if csv_wanted else as_markdown(comparison)
+    if arguments.out:
+        write_together(arguments.out.parent, {arguments.out.name: text})
+    else:
+        print(text, end="")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

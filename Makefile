@@ -1,9 +1,11 @@
 # make finding   set up .venv and run: snakemake --cores 1 report/finding.md
 # make test      set up .venv and run the tests
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
+# MATRIX=config/cuda/matrix.yaml runs another matrix; GPUS=2 measures on two NVIDIA GPUs side by side, one cell on each.
 
 ACCEL ?= cpu
 PYTHON ?= python3
+CONFIG := $(if $(MATRIX)$(GPUS), --config)$(if $(MATRIX), matrix=$(MATRIX))$(if $(GPUS), gpus=$(GPUS))
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(ACCEL)
@@ -14,7 +16,7 @@ DEV := $(VENV)/.installed-dev
 .PHONY: finding test lint format columns bench pins clean
 
 finding: $(INSTALLED)
-	$(BIN)/snakemake --cores 1 report/finding.md
+	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md$(CONFIG)
 
 test: $(DEV)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -17,7 +17,7 @@ def own_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(lock.tempfile, "gettempdir", lambda: str(tmp_path))
 
 
-def waits(gpu: int | None) -> list[str]:
+def waits(*gpus: int) -> list[str]:
     """What a cell says while it waits; [] if it need not."""
     said = []
 
@@ -25,44 +25,52 @@ def waits(gpu: int | None) -> list[str]:
         raise GaveUp
 
     try:
-        with measuring_alone("b/r1", gpu, said.append, give_up):
+        with measuring_alone("b/r1", gpus, said.append, give_up):
             assert not said
     except GaveUp:
         assert len(said) == 1
     return said
 
 
-def hold(gpu: int | None):
-    return measuring_alone("a/r1", gpu, pytest.fail, pytest.fail)
+def hold(*gpus: int):
+    return measuring_alone("a/r1", gpus, pytest.fail, pytest.fail)
 
 
 def test_a_cell_has_the_machine_for_itself():
-    with hold(None):
-        assert waits(None)[0].startswith(
-            f"waiting for process {os.getpid()}, cell a/r1, which has "
-        )
+    with hold():
+        assert waits()[0].startswith(f"waiting for process {os.getpid()}, cell a/r1, which has ")
         assert waits(0)
-    assert not waits(None)
+    assert not waits()
 
 
 def test_cells_on_different_gpus_run_together_and_on_the_same_one_after_the_other():
     with hold(0):
         assert not waits(1)
         assert waits(0)
-        assert waits(None)
+        assert waits()
     assert not waits(0)
 
 
+def test_a_cell_gets_the_first_of_its_gpus_that_is_free():
+    with hold(0, 1) as first, hold(0, 1) as second:
+        assert (first, second) == (0, 1)
+        assert waits(0, 1)
+        with hold(0, 1, 2) as third:
+            assert third == 2
+    with hold() as alone:
+        assert alone is None
+
+
 def test_the_lock_of_a_process_that_is_gone_is_free():
-    with hold(None):
+    with hold():
         text = lock_file().read_text()
     assert text == f"process {os.getpid()}, cell a/r1"
-    assert not waits(None)
+    assert not waits()
 
 
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
     (tmp_path / "precious").write_text("precious")
     lock_file().symlink_to(tmp_path / "precious")
-    with pytest.raises(OSError, match="symbolic links"), hold(None):
+    with pytest.raises(OSError, match="symbolic links"), hold():
         pass
     assert (tmp_path / "precious").read_text() == "precious"

@@ -109,7 +109,7 @@ def test_linux_without_such_files_does_not_say(tmp_path):
 
 
 def test_this_machine_has_a_state():
-    state = machine.state()
+    state = machine.state(None)
     assert state["cpu"] and state["cpus"] == os.cpu_count()
     assert 0 < state["available_mib"] <= machine.total_mib() <= state["memory_mib"]
     assert len(state["machine_id"]) == 12

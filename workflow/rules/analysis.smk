@@ -40,7 +40,7 @@ rule checks:
         runs="results/runs.csv",
         summary="results/summary.csv",
         plan="results/plan.csv",
-        expected="config/expected.yaml",
+        expected=EXPECTED_FILE,
     output:
         report("results/checks.csv", category="Tables", caption="../report/checks.rst"),
     log:

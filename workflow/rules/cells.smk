@@ -1,4 +1,4 @@
-# Cells: each in a process of its own, alone on the machine.
+# Cells: each in a process of its own, alone on the machine, or on one of its GPUs where several were asked for.
 
 
 rule cell:
@@ -13,8 +13,9 @@ rule cell:
     log:
         f"results/logs/{CELL_PATH}/cell.log",
     priority: lambda wildcards: -position_of(wildcards)
-    threads: workflow.cores
+    threads: CELL_THREADS
     resources:
+        gpus=GPUS,
         position=progress_of,
         matrix=MATRIX_FILE,
     params:
@@ -27,4 +28,5 @@ rule cell:
         " --matrix {resources.matrix:q}"
         " --digest {params.digest}"
         " --position {resources.position}"
+        " --gpus {resources.gpus}"
         " 2>&1 | tee {log:q} >&2"

@@ -13,20 +13,25 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from expand import plan_summary
 from kvpeak.errors import UserError
-from kvpeak.host import missing_packages
+from kvpeak.host import gpus_asked_for, missing_packages
 from kvpeak.lock import hold_project
 from kvpeak.matrix import AXES, Cell, digest, load_matrix
 
 MATRIX_FILE = config.get("matrix", "config/matrix.yaml")
+EXPECTED_FILE = str(Path(MATRIX_FILE).with_name("expected.yaml"))
 
 try:
     MATRIX = load_matrix(MATRIX_FILE)
+    GPUS = gpus_asked_for(config.get("gpus", 0), MATRIX.accelerator)
 except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
 if workflow.is_main_process:
     print(plan_summary(MATRIX), file=sys.stderr)
+
+# A cell takes all the cores, so that nothing runs beside it; on n GPUs as many cells as there are GPUs do.
+CELL_THREADS = max(1, workflow.cores // GPUS) if GPUS else workflow.cores
 
 CELL_PATH = "{commit}/{model}/{prompt}/{kv_cache}/{cap}/{variant}/r{round}"
 

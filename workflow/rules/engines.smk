@@ -6,6 +6,7 @@ rule environment:
         "results/envs/{commit}/environment.json",
     log:
         "results/logs/envs/{commit}.log",
+    threads: workflow.cores
     params:
         packages=lambda wildcards: json.dumps(MATRIX.commits[wildcards.commit].get("packages", {})),
     message:
@@ -23,6 +24,7 @@ rule engine:
         "results/engines/{commit}/engine.json",
     log:
         "results/logs/engines/{commit}.log",
+    threads: workflow.cores
     params:
         entry=lambda wildcards: json.dumps(MATRIX.build_entry(wildcards.commit)),
     message:

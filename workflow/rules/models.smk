@@ -8,6 +8,7 @@ rule model:
         "models/{model}/model.json",
     log:
         "results/logs/models/{model}.log",
+    threads: workflow.cores
     params:
         entry=lambda wildcards: json.dumps(MATRIX.models[wildcards.model]),
     message:

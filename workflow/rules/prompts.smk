@@ -9,6 +9,7 @@ rule prompt:
         "prompts/{model}/{prompt}.json",
     log:
         "results/logs/prompts/{model}/{prompt}.log",
+    threads: workflow.cores
     params:
         tokens=lambda wildcards: MATRIX.prompts[wildcards.prompt]["tokens"],
     message:

@@ -25,6 +25,8 @@ NO_COMPARISON = Lead(
     None,
 )
 
+DEFAULT_MATRIX = "config/matrix.yaml"
+
 
 def environment(templates: str = TEMPLATES) -> jinja2.Environment:
     """Jinja that refuses undefined variables and escapes every value for Markdown."""
@@ -108,9 +110,27 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "prompts": origin.prompts(records),
         "environments": origin.environments(folder),
         "builds": origin.builds(folder),
+        "commands": commands(matrix.file, records),
         "example": example(lead, matrix, summary),
         "figures": read_figures(figures),
         "replay": read_replay(folder) if origin.replayed(matrix) else None,
+    }
+
+
+def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
+    """What runs this matrix again: with make, with Snakemake, and one cell of it."""
+    config = "" if str(matrix_file) == DEFAULT_MATRIX else f"matrix={matrix_file}"
+    versions = {name for record in records for name in record["engine"].get("versions", {})}
+    accel = [
+        f"ACCEL={name[4:].replace('-', '')}" for name in versions if name.startswith("mlx-cuda-")
+    ]
+    option = f" --config {config}" if config else ""
+    return {
+        "make": " ".join(
+            ["make finding", *accel, *([config.replace("matrix", "MATRIX", 1)] if config else [])]
+        ),
+        "snakemake": f"snakemake --cores 1 report/finding.md{option}",
+        "force": f"snakemake --cores 1{option} --force",
     }
 
 
@@ -176,7 +196,7 @@ def example(lead: Lead, matrix: Matrix, summary: list[dict]) -> str | None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--matrix", default="config/matrix.yaml", help="default: %(default)s")
+    parser.add_argument("--matrix", default=DEFAULT_MATRIX, help="default: %(default)s")
     parser.add_argument(
         "--results", type=Path, default=Path("results"), help="default: %(default)s"
     )

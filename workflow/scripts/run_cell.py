@@ -77,19 +77,24 @@ def run_cell(
     out: Path,
     position: str | None = None,
     check: Callable[[], None] = lambda: None,
+    gpus: int = 0,
 ) -> str:
     """Measure one cell, write its files into `out` and into the folder of this start; return its outcome.
 
     `position` ("k/n") is for the progress lines; `check` is called all the time and may raise UserError to
-    stop. Raises UserError, one line that names the cell, the cause and the log, if there is no outcome;
-    then what was in `out` stays as it was.
+    stop. With `gpus` the cell shares the machine and has for itself one of that many GPUs, unless its request
+    names one; with 0 it has the machine for itself. Raises UserError, one line that names the cell, the cause
+    and the log, if there is no outcome; then what was in `out` stays as it was.
     """
     cell = cell_path(request)
     logs = _results_folder(out, cell) / "logs" / cell
     attempt = None
     progress = Progress(cell, position)
     try:
-        with measuring_alone(cell, request.get("gpu"), progress.say, check):
+        named = [request["gpu"]] if "gpu" in request else range(gpus)
+        with measuring_alone(cell, named, progress.say, check) as gpu:
+            if gpu is not None:
+                request = request | {"gpu": gpu}
             attempt = logs / f"{datetime.now(UTC):%Y%m%dT%H%M%S.%fZ}-{os.getpid()}"
             attempt.mkdir(parents=True)
             progress.start(attempt)
@@ -234,7 +239,7 @@ def _gpu_of(request: dict) -> Gpu | None:
 
 
 def _machine(gpu: Gpu | None) -> dict:
-    return machine.state() | {"gpu": gpu.state() if gpu else None}
+    return machine.state(gpu.state() if gpu else None)
 
 
 def _merged(*events: dict) -> dict:
@@ -389,6 +394,14 @@ def main() -> int:
         help="ask this instead of what the matrix asks: JSON (docs/protocol.md), or @FILE",
     )
     parser.add_argument("--position", type=_position, metavar="K/N", help="this is cell K of N")
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        default=0,
+        metavar="N",
+        help="share the machine with other cells; take one of the NVIDIA GPUs 0 to N - 1 alone "
+        "(default: the cell has the machine for itself)",
+    )
     arguments = parser.parse_args()
     signals = Signals()
     try:
@@ -396,10 +409,11 @@ def main() -> int:
             said = {"request": load_request(arguments.request), "skip": ""}
         else:
             said = planned(arguments.out, arguments.matrix, arguments.digest)
+        request, out, position = said["request"], arguments.out, arguments.position
         if said["skip"]:
-            skip_cell(said["request"], arguments.out, arguments.position, said["skip"])
+            skip_cell(request, out, position, said["skip"])
         else:
-            run_cell(said["request"], arguments.out, arguments.position, signals.check)
+            run_cell(request, out, position, signals.check, arguments.gpus)
     except UserError as error:
         print(f"run_cell: {error}", file=sys.stderr)
         return 1

@@ -6,6 +6,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+from kvpeak.errors import UserError
+
 
 def accelerator() -> str:
     """Return `metal`, `cuda` or `cpu`: what MLX uses in this environment.
@@ -31,6 +33,21 @@ def no_gpu_reason() -> str:
     if has_nvidia_gpu():
         return "needs a GPU: there is one, but MLX's CPU build is installed (make finding ACCEL=cuda13)"
     return "needs a GPU (Metal or CUDA): this machine has none"
+
+
+def gpus_asked_for(given: object, accelerator: str) -> int:
+    """How many NVIDIA GPUs cells may use side by side; 0: one cell at a time. Raises UserError."""
+    try:
+        gpus = int(given)
+    except (TypeError, ValueError):
+        gpus = -1
+    if gpus < 0:
+        raise UserError(f"--config gpus: {given}; expected a number of NVIDIA GPUs")
+    if gpus and accelerator != "cuda":
+        raise UserError(
+            f"--config gpus: {gpus}; expected none, because MLX runs on {accelerator} here"
+        )
+    return gpus
 
 
 def operating_system() -> str:

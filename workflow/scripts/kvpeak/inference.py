@@ -5,7 +5,6 @@ import json
 import sys
 from collections.abc import Callable
 from functools import partial
-from importlib import metadata
 from pathlib import Path
 from time import perf_counter
 
@@ -16,9 +15,16 @@ from kvpeak import allocator, attention, mlx_device, models
 from kvpeak.blas import REFERENCE
 from kvpeak.errors import Unsupported, UserError
 from kvpeak.generation import Generation, Sampling, generate
+from kvpeak.host import installed_version
 from kvpeak.kv_caches import make_caches
 
 Emit = Callable[..., None]
+
+# What decides memory and speed: MLX, and under CUDA the libraries that compute for it.
+PACKAGES = (
+    "mlx", "mlx-lm", "mlx-cuda-12", "mlx-cuda-13", "nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)  # fmt: skip
 
 
 def run_cell(request: dict, blas: str, emit: Emit) -> dict[str, float]:
@@ -48,7 +54,7 @@ def start(cap: str, blas: str, emit: Emit) -> None:
     on_cpu = mlx_device.accelerator() == "cpu"
     emit(
         "started",
-        versions={name: metadata.version(name) for name in ("mlx", "mlx-lm")},
+        versions={name: version for name in PACKAGES if (version := installed_version(name))},
         device=mlx_device.describe(),
         cap_bytes=honoured,
         blas=blas if on_cpu else None,

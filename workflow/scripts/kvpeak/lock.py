@@ -8,7 +8,7 @@ import fcntl
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kvpeak.errors import UserError
@@ -18,20 +18,24 @@ POLL_S = 0.1
 
 @contextlib.contextmanager
 def measuring_alone(
-    cell: str, gpu: int | None, say: Callable[[str], None], check: Callable[[], None]
-) -> Iterator[None]:
-    """Hold the machine, or one GPU of it, while the block runs; wait for another runner first.
+    cell: str, gpus: Sequence[int], say: Callable[[str], None], check: Callable[[], None]
+) -> Iterator[int | None]:
+    """Hold the machine, or one GPU of it, while the block runs; wait for other runners first.
 
-    Without `gpu` the cell has the machine for itself; cells that name a GPU share the machine and have
-    that GPU for themselves. `say` gets one line if there is somebody to wait for; `check` is called
-    while waiting and may raise to give up.
+    Without `gpus` the cell has the machine for itself. Cells that name GPUs share the machine, and each
+    has for itself the first of its GPUs that is free, which is yielded. `say` gets one line if there is
+    somebody to wait for; `check` is called while waiting and may raise to give up.
     """
     with contextlib.ExitStack() as held:
-        machine = fcntl.LOCK_EX if gpu is None else fcntl.LOCK_SH
-        held.enter_context(_locked(lock_file(), machine, cell, say, check))
-        if gpu is not None:
-            held.enter_context(_locked(lock_file(gpu), fcntl.LOCK_EX, cell, say, check))
-        yield
+
+        def lock(files: list[Path], mode: int) -> int:
+            return held.enter_context(_locked(files, mode, cell, say, check))
+
+        lock([lock_file()], fcntl.LOCK_SH if gpus else fcntl.LOCK_EX)
+        if not gpus:
+            yield None
+        else:
+            yield gpus[lock([lock_file(gpu) for gpu in gpus], fcntl.LOCK_EX)]
 
 
 def hold_project(file: Path) -> None:
@@ -53,21 +57,29 @@ def lock_file(gpu: int | None = None) -> Path:
 
 
 @contextlib.contextmanager
-def _locked(file: Path, mode: int, cell: str, say, check) -> Iterator[None]:
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
+def _locked(files: list[Path], mode: int, cell: str, say, check) -> Iterator[int]:
+    """Hold one of the files' locks, whichever is free first; yields its place in the list."""
+    with contextlib.ExitStack() as opened:
+        descriptors = []
+        for file in files:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptors.append(os.open(file, flags, 0o600))
+            opened.callback(os.close, descriptors[-1])
         waiting = False
-        while not _try(descriptor, mode):
+        while (got := _first(descriptors, mode)) is None:
             if not waiting:
-                say(f"waiting for {_holder(descriptor)}, which has the lock {file}")
+                say(f"waiting for {_holder(descriptors[0])}, which has the lock {files[0]}")
                 waiting = True
             check()
             time.sleep(POLL_S)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"process {os.getpid()}, cell {cell}".encode(), 0)
-        yield
-    finally:
-        os.close(descriptor)
+        os.ftruncate(descriptors[got], 0)
+        os.pwrite(descriptors[got], f"process {os.getpid()}, cell {cell}".encode(), 0)
+        yield got
+
+
+def _first(descriptors: list[int], mode: int) -> int | None:
+    """Lock the first that can be had now; its place, or None."""
+    return next((n for n, descriptor in enumerate(descriptors) if _try(descriptor, mode)), None)
 
 
 def _try(descriptor: int, mode: int) -> bool:

@@ -33,8 +33,9 @@ MAC_COMMANDS = {
 }  # fmt: skip
 
 
-def state() -> dict:
-    """The machine now. MiB, seconds, degrees Celsius; `cpu_busy_s` is the processors' time since boot."""
+def state(gpu: dict | None) -> dict:
+    """The machine now, with the state of the GPU that is used. MiB, seconds, degrees Celsius; `cpu_busy_s` is the
+    processors' time since boot."""
     memory = psutil.virtual_memory()
     found = {
         "machine_id": machine_id(memory.total),
@@ -56,7 +57,8 @@ def state() -> dict:
     else:
         found |= linux_state()
     gib = round(memory.total / 2**30)
-    return {"name": f"{found['cpu']}, {found['cpus']} CPUs, {gib} GiB"} | found
+    name = f"{found['cpu']}, {found['cpus']} CPUs, {gib} GiB"
+    return {"name": f"{name}, {gpu['name']}" if gpu else name} | found | {"gpu": gpu}
 
 
 def machine_id(memory_bytes: int) -> str:

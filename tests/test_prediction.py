@@ -7,6 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from kvpeak.claims import pool_growth_mib
 from kvpeak.pools import MLXCpuPool, size_class
 from kvpeak.prediction import MIB, predict, prefill_details, run_peaks, workload
 from kvpeak.replay import Replay
@@ -94,3 +95,13 @@ def test_mlx_s_pool_grows_as_the_real_one_does():
     shapes = replace(find_shapes("qwen2-tiny"), layers=layers)
     Replay(pool).run(mlx_decode_trace(shapes, Workload(tokens, "cat", generate, runs=1)))
     assert pool.peak == pytest.approx(grown, rel=0.05)
+
+
+def test_mlx_s_pool_grows_as_the_report_predicts_in_one_formula():
+    """The pool's peak less the caches of the last step is what the steps before have freed."""
+    shapes, tokens, generate = find_shapes("qwen2-tiny"), 513, 128
+    pool = MLXCpuPool()
+    Replay(pool).run(mlx_decode_trace(shapes, Workload(tokens, "cat", generate, runs=4)))
+    token = 2 * shapes.layers * shapes.kv_heads * shapes.head_dim * shapes.itemsize
+    last = token * (tokens + generate - 1)
+    assert (pool.peak - last) / MIB == pool_growth_mib(token, tokens, generate)

@@ -16,7 +16,6 @@ sys.path.insert(0, str(PROGRAM.parent))
 import render  # noqa: E402
 from kvpeak.fit import fit_constant, worst_error  # noqa: E402
 from kvpeak.prediction import CAPACITY_FACTOR, PROCESS_MIB  # noqa: E402
-from replay_finding import mlx_pairs  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -68,12 +67,12 @@ def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(table
     monkeypatch.chdir(ROOT)
     text = render.environment().get_template("replay.md.j2").render(replay=tables)
     sections = text.split("\n### ")
-    for title in ("Who holds what", "Which cap", "Other models", "MLX's pool"):
+    for title in ("Who holds what", "Which cap", "Other models"):
         (section,) = [each for each in sections if each.startswith(title)]
         assert "rediction" in section
     assert text.count("*Prediction:*") == len(tables["questions"])
     parsed = MarkdownIt("commonmark").enable("table").parse(text)
-    assert sum(token.type == "table_open" for token in parsed) == 11
+    assert sum(token.type == "table_open" for token in parsed) == 10
     assert "{{" not in text
 
 
@@ -90,33 +89,6 @@ def test_the_fitted_constant_has_the_smallest_worst_error():
     errors = [worst_error(pairs, best + step) for step in (-1, 0, 1)]
     assert min(errors) == errors[1]
     assert fit_constant([(100.0, 90.0)]) == 0
-
-
-def test_live_pairs_of_cells_are_found_and_builds_without_a_pool_left_out(tmp_path):
-    columns = (
-        *("commit", "model", "prompt", "variant", "kv_cache", "cap", "accelerator", "outcome"),
-        *("prompt_tokens", "generated_tokens", "kv_bytes_per_token"),
-        *("peak_pool_mib", "peak_active_mib"),
-    )
-    rows = [
-        {"commit": commit, "kv_cache": kv_cache, "peak_pool_mib": pool, "peak_active_mib": 23.5}
-        for commit, kv_cache, pool in (
-            ("new", "cat", 215.2),
-            ("new", "prealloc", 24.9),
-            ("old", "cat", 23.5),
-            ("old", "prealloc", 24.0),
-        )
-    ]
-    common = dict(model="qwen2-tiny", prompt="p", variant="default", cap="none", accelerator="cpu")
-    common |= dict(outcome="ok", prompt_tokens=129, generated_tokens=128, kv_bytes_per_token=8192)
-    path = tmp_path / "summary.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(row | common for row in rows)
-    ((commit, model, tokens, generate, shapes, measured),) = mlx_pairs(path)
-    assert (commit, model, tokens, generate, shapes.itemsize) == ("new", "qwen2-tiny", 129, 128, 4)
-    assert measured == pytest.approx(190.3)
 
 
 def test_a_missing_table_of_the_finding_is_one_line(tmp_path):

@@ -16,7 +16,7 @@ from kvpeak.errors import UserError
 from kvpeak.figures import predicted_by_length
 from kvpeak.files import write_together
 from kvpeak.fit import FACTORS, Measured, Qwen2GateKept, Structure, fit, pairs, worst_error
-from kvpeak.pools import MLXCpuPool, size_class
+from kvpeak.pools import size_class
 from kvpeak.prediction import (
     CAPACITY_FACTOR,
     MIB,
@@ -25,9 +25,8 @@ from kvpeak.prediction import (
     run_peaks,
     workload,
 )
-from kvpeak.replay import Replay
 from kvpeak.shapes import Shapes, find_shapes
-from kvpeak.traces import KV_CACHES, Qwen2, mlx_decode_trace, scores_bytes
+from kvpeak.traces import KV_CACHES, Qwen2, scores_bytes
 
 MODEL = "qwen2.5-0.5b-instruct"  # the finding's, in bfloat16
 # The structure that is used: qwen2.rs frees the gate before it makes up, and builds the mask on the host.
@@ -291,74 +290,6 @@ def too_large_table(kv_cache: str = "cat-contiguous") -> list[dict]:
     return rows
 
 
-def mlx_table(summary: Path | None) -> list[dict]:
-    """How much further an uncapped pool of MLX grows with cat than with prealloc, on the CPU.
-
-    Each pair of live cells in the summary stands beside its prediction; without one, the tiny
-    model's predictions stand alone. A build without a pool has no cached bytes and is left out.
-    """
-    pairs = mlx_pairs(summary) if summary else []
-    if not pairs:
-        tiny = find_shapes("qwen2-tiny")
-        pairs = [("", "qwen2-tiny", tokens, 128, tiny, None) for tokens in (129, 513)]
-    rows = []
-    for commit, model, tokens, generate, shapes, measured in pairs:
-        growth = mlx_growth_mib(shapes, tokens, generate)
-        rows.append(
-            {
-                "commit": commit,
-                "model": model,
-                "prompt_tokens": tokens,
-                "predicted_mib": growth,
-                "measured_mib": measured,
-                "error_pct": None if measured is None else 100 * (growth / measured - 1),
-            }
-        )
-    return rows
-
-
-def mlx_growth_mib(shapes: Shapes, prompt_tokens: int, generate: int) -> float:
-    """The pool's peak with growing caches less that with caches of the full length."""
-    work = workload(prompt_tokens, "cat", generate=generate)
-    pool = MLXCpuPool()
-    Replay(pool).run(mlx_decode_trace(shapes, work))
-    row = 2 * shapes.layers * shapes.kv_heads * shapes.head_dim * shapes.itemsize
-    return (pool.peak - row * (prompt_tokens + generate)) / MIB
-
-
-def mlx_pairs(summary: Path) -> list[tuple]:
-    """(commit, model, tokens, generated, shapes, MiB) of each pair of cat and prealloc cells."""
-    axes = ("commit", "model", "prompt", "variant")
-    with summary.open(newline="", encoding="utf-8") as file:
-        rows = [
-            row
-            for row in csv.DictReader(file)
-            if row["accelerator"] == "cpu" and row["cap"] == "none" and row["outcome"] == "ok"
-        ]
-    peak = {(*(row[axis] for axis in axes), row["kv_cache"]): row["peak_pool_mib"] for row in rows}
-    pairs = []
-    for row in rows:
-        prealloc = peak.get((*(row[axis] for axis in axes), "prealloc"))
-        if (
-            row["kv_cache"] != "cat"
-            or not prealloc
-            or row["peak_pool_mib"] == row["peak_active_mib"]
-        ):
-            continue
-        shapes = find_shapes(row["model"], dtype_of(row))
-        tokens, generate = int(row["prompt_tokens"]), int(row["generated_tokens"])
-        measured = float(row["peak_pool_mib"]) - float(prealloc)
-        pairs.append((row["commit"], row["model"], tokens, generate, shapes, measured))
-    return pairs
-
-
-def dtype_of(row: dict) -> str:
-    """The type that a live cell kept its cache in, from its bytes per token."""
-    shapes = find_shapes(row["model"])
-    values = 2 * shapes.layers * shapes.kv_heads * shapes.head_dim
-    return {2: "bfloat16", 4: "float32"}[int(float(row["kv_bytes_per_token"])) // values]
-
-
 # The finding's open questions ------------------------------------------------------------------
 
 
@@ -482,7 +413,7 @@ def fused(shapes: Shapes) -> str:
 # Output ----------------------------------------------------------------------------------------
 
 
-def tables(cells: list[Measured], log: Path, summary: Path | None) -> dict[str, list[dict]]:
+def tables(cells: list[Measured], log: Path) -> dict[str, list[dict]]:
     """Every table by the name of its file."""
     shapes = find_shapes(MODEL)
     tried, left_out = fit_tables(shapes, cells)
@@ -498,7 +429,6 @@ def tables(cells: list[Measured], log: Path, summary: Path | None) -> dict[str, 
         "slack": slack_table(shapes),
         "models": models,
         "too_large": too_large_table(),
-        "mlx": mlx_table(summary),
         "questions": questions_table(shapes, cells, models),
     }
 
@@ -518,14 +448,11 @@ def main() -> int:
     option = parser.add_argument
     option("--cells", type=Path, default=Path("config/fornace-2026-11-04.csv"))
     option("--log", type=Path, default=Path("config/fornace-alloc-log-cat-contiguous-4096.csv"))
-    option(
-        "--summary", type=Path, help="results/summary.csv: live MLX cells beside their prediction"
-    )
     option("--out", type=Path, default=Path("results/replay"), help="default: %(default)s")
     arguments = parser.parse_args()
     try:
         cells = read_cells(arguments.cells)
-        found = tables(cells, arguments.log, arguments.summary)
+        found = tables(cells, arguments.log)
     except UserError as error:
         print(f"replay_finding: {error}", file=sys.stderr)
         return 1

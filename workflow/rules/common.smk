@@ -114,7 +114,7 @@ def python_of(wildcards):
 
 REPLAY_FILES = [
     *("cells.csv", "figure.csv", "fit.csv", "holders.csv", "left_out.csv", "length.csv", "log.csv"),
-    *("mlx.csv", "models.csv", "other_cases.csv", "questions.csv", "slack.csv", "too_large.csv"),
+    *("models.csv", "other_cases.csv", "questions.csv", "slack.csv", "too_large.csv"),
     "peak-against-length.svg",
 ]
 # Candle's pool is part of the finding where the matrix has an engine that replays it.

@@ -1,5 +1,6 @@
 # make finding   set up .venv and run: snakemake --cores 1 report/finding.md
 # make test      set up .venv and run the tests
+# make publish NAME=cpu-2026-11-30     finding, then copy it to docs/findings/NAME
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
 # MATRIX=config/cuda/matrix.yaml runs another matrix; GPUS=2 measures on two NVIDIA GPUs side by side, one cell on each.
 
@@ -13,7 +14,7 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 INSTALL ?= $(BIN)/uv pip install --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
-.PHONY: finding test lint format columns bench pins clean
+.PHONY: finding test lint format publish columns bench pins clean
 
 finding: $(INSTALLED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md$(CONFIG)
@@ -30,6 +31,9 @@ format: $(DEV)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/snakefmt Snakefile workflow/rules
+
+publish: finding
+	$(BIN)/python workflow/scripts/publish.py $(or $(NAME),$(error make publish NAME=cpu-2026-11-30))
 
 columns: $(INSTALLED)
 	$(BIN)/python workflow/scripts/columns.py

@@ -1,0 +1,87 @@
+"""publish.py as it is called: a folder that reads well on its own."""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+import publish
+
+SMALL = Path(__file__).parent / "data/small"
+CELL = "results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1"
+FINDING = r"""# A finding
+
+![Peak \[MiB\], (RSS) 1 → 2.](figures/peak.svg)
+
+![Predicted.](../results/replay/curve.svg)
+
+See [below](#below).
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(SMALL, "results")
+    for name in ("report/figures/peak.svg", "results/replay/curve.svg"):
+        Path(name).parent.mkdir(parents=True)
+        Path(name).write_text(f"<svg>{name}</svg>")
+    Path("report/finding.md").write_text(FINDING)
+    Path("results/checks.csv").write_text("claim\n")
+    Path("results/replay/cells.csv").write_text("a\n")
+    Path(CELL).mkdir(parents=True)
+    Path(CELL, "cell.json").write_text(json.dumps({"outcome": "ok"}, indent=1))
+    Path(CELL, "runs.csv").write_text("run\n")
+    Path(CELL, "memory.csv").write_text("t_s\n")
+    return tmp_path
+
+
+def run(monkeypatch, *arguments):
+    monkeypatch.setattr(sys, "argv", ["publish.py", *arguments])
+    return publish.main()
+
+
+def test_the_document_and_all_that_it_rests_on_are_copied(project, monkeypatch):
+    assert run(monkeypatch, "a") == 0
+    target = project / "docs/findings/a"
+    found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
+    tables = {f"results/{name}.csv" for name in ("plan", "runs", "summary", "checks")}
+    assert found == tables | {
+        "finding.md",
+        "figures/peak.svg",
+        "figures/curve.svg",
+        "results/replay/cells.csv",
+        f"{CELL}/cell.json",
+        f"{CELL}/runs.csv",
+    }
+    assert json.loads((target / CELL / "cell.json").read_text()) == {"outcome": "ok"}
+
+
+def test_only_the_links_to_figures_change(project, monkeypatch):
+    run(monkeypatch, "a")
+    text = (project / "docs/findings/a/finding.md").read_text()
+    assert text == FINDING.replace("../results/replay/curve.svg", "figures/curve.svg")
+
+
+def test_a_second_time_leaves_nothing_of_the_first(project, monkeypatch):
+    run(monkeypatch, "a")
+    Path("docs/findings/a/old.csv").write_text("old")
+    run(monkeypatch, "a")
+    assert not Path("docs/findings/a/old.csv").exists()
+
+
+def test_without_a_finding_it_is_one_line(project, monkeypatch, capsys):
+    Path("report/finding.md").unlink()
+    assert run(monkeypatch, "a") == 1
+    assert capsys.readouterr().err == (
+        "publish: report/finding.md: no such file; make it: make finding\n"
+    )
+    assert not Path("docs").exists()
+
+
+@pytest.mark.parametrize("name", ["../a", "a/b", "", ".a"])
+def test_a_name_stays_below_the_folder(project, monkeypatch, name):
+    with pytest.raises(SystemExit):
+        run(monkeypatch, name)

@@ -1,0 +1,232 @@
+"""The finding, rendered from variants of the small result set, held against stored documents.
+
+After a change that is meant, KVPEAK_SNAPSHOTS=write pytest tests/test_render.py writes them anew; read the difference.
+"""
+
+import csv
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from markdown_it import MarkdownIt
+
+import check
+import plot
+import render
+
+ROOT = Path(__file__).parents[1]
+SMALL = ROOT / "tests/data/small"
+SNAPSHOTS = ROOT / "tests/data/findings"
+MATRIX = """
+commits: {mlx-0.32.4: {engine: mlx}}
+models: {tiny: {kind: random, config: tiny.json}, large: {kind: random, config: tiny.json, needs: gpu}}
+prompts: {alice-512: {tokens: 513, corpus: corpus.txt}, alice-2048: {tokens: 2049, corpus: corpus.txt}}
+kv_caches: [cat, prealloc]
+caps: [none, 32MiB]
+variants: {default: {}}
+compare: [{axis: cap, before: none, after: 32MiB}]
+"""
+SOURCE = {"source": "this test"}
+CLAIMS = [
+    {
+        "claim": "The peak of cat is what it was", "kind": "value", "column": "peak_mib",
+        "of": {"model": "tiny", "prompt": "alice-512", "kv_cache": "cat"},
+        "expected": 1000, "tolerance_pct": 5,
+    },
+    {
+        "claim": "The cap costs no decode speed", "kind": "equivalence", "column": "decode_tok_s",
+        "of": {"prompt": "alice-512", "cap": "32MiB"}, "to": {"cap": "none"}, "margin_pct": 5,
+    },
+    {
+        "claim": "A cache that the matrix does not have", "kind": "spread", "column": "peak_mib",
+        "of": {"kv_cache": "cut"}, "across": "cap", "tolerance_pct": 5,
+    },
+]  # fmt: skip
+HOSTILE = "a | b *c* _d_ `e` <img src=x> [f](g) \\ $h$ ~~i~~ #j"
+
+
+def edited(table: str, change) -> None:
+    """Write a result table anew with `change(rows)`."""
+    path = Path("results", f"{table}.csv")
+    with path.open(newline="") as file:
+        reader = csv.DictReader(file)
+        header, rows = reader.fieldnames, list(reader)
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, header, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(change(rows))
+
+
+def as_it_is() -> None:
+    pass
+
+
+def every_outcome() -> None:
+    """Each way in which a cell may end otherwise than well."""
+
+    def change(rows):
+        for row, outcome in zip(rows[4:], ("oom", "guard", "timeout", "unsupported"), strict=True):
+            row |= {"outcome": outcome, "detail": f"it ended with {outcome}"}
+        return rows
+
+    edited("summary", change)
+
+
+def missing_cells() -> None:
+    """Planned here and not measured yet: everything but cat."""
+    edited("summary", lambda rows: [row for row in rows if row["kv_cache"] == "cat"])
+
+
+def one_cell() -> None:
+    edited("summary", lambda rows: rows[:1])
+
+
+def no_cell() -> None:
+    edited("summary", lambda rows: [])
+    edited("runs", lambda rows: [])
+
+
+def markdown_characters() -> None:
+    """In everything that a machine, an engine or a claim may say."""
+
+    def change(rows):
+        for row in rows:
+            row |= {"machine": HOSTILE, "flags": f"load: {HOSTILE}"}
+        rows[4] |= {"detail": HOSTILE}
+        return rows
+
+    edited("summary", change)
+    hostile = [claim | {"claim": f"{claim['claim']} {HOSTILE}"} for claim in CLAIMS]
+    write_claims(hostile)
+
+
+def some_flagged_and_mixed() -> None:
+    """Some rows are doubtful; half of the cells come from another machine and another, changed harness."""
+
+    def change(rows):
+        rows[0] |= {"flags": "battery: on battery"}
+        for row in rows[1::2]:
+            row |= {"machine": "Other CPU", "harness": "v2", "dirty": "yes"}
+        return rows
+
+    edited("summary", change)
+
+
+SCENARIOS = [
+    *(as_it_is, every_outcome, missing_cells, one_cell, no_cell, markdown_characters),
+    some_flagged_and_mixed,
+]
+
+
+def write_claims(claims: list[dict]) -> None:
+    text = yaml.safe_dump({"claims": [SOURCE | claim for claim in claims]})
+    Path("config/expected.yaml").write_text(text)
+
+
+def call(monkeypatch, program, *arguments) -> None:
+    monkeypatch.setattr(sys, "argv", [program.__name__, *arguments])
+    assert program.main() == 0
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with the small result set, a matrix, claims, a calibration and one cell's record."""
+    monkeypatch.chdir(tmp_path)
+    Path("config").mkdir()
+    Path("config/matrix.yaml").write_text(MATRIX)
+    write_claims(CLAIMS)
+    Path("tiny.json").write_text("{}")
+    Path("corpus.txt").write_text("a" * 3000)
+    shutil.copytree(SMALL, "results")
+    shutil.copytree(ROOT / "report/templates", "report/templates")
+    peaks = {"matmul_rows": 1, "flops": 20e9, "copy": 8e9, "matvec": 6e9}
+    Path("results/calibration").mkdir()
+    Path("results/calibration/mlx-0.32.4.json").write_text(
+        json.dumps({"machine": "Test CPU", "dtypes": {"float32": peaks}})
+    )
+    cell = Path("results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1")
+    cell.mkdir(parents=True)
+    shutil.copy(ROOT / "tests/data/cell.json", cell)
+    return tmp_path
+
+
+@pytest.fixture
+def rendered(project, monkeypatch):
+    """Make the finding of a scenario; its text."""
+
+    def rendered(scenario) -> str:
+        scenario()
+        call(monkeypatch, check)
+        call(monkeypatch, plot, "--out", "report/figures")
+        call(monkeypatch, render)
+        return Path("report/finding.md").read_text(encoding="utf-8")
+
+    return rendered
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_finding_is_the_stored_one_and_is_good_markdown(rendered, scenario):
+    text = rendered(scenario)
+    stored = SNAPSHOTS / f"{scenario.__name__.replace('_', '-')}.md"
+    if os.environ.get("KVPEAK_SNAPSHOTS") == "write":
+        SNAPSHOTS.mkdir(exist_ok=True)
+        stored.write_text(text, encoding="utf-8")
+    assert text == stored.read_text(encoding="utf-8")
+    check_markdown(text)
+
+
+def check_markdown(text: str) -> None:
+    """CommonMark with tables: every table is one, its rows have equal columns, and no value became markup or HTML."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(text)
+    inline = [child for token in tokens for child in token.children or []]
+    assert not [token for token in [*tokens, *inline] if token.type.startswith("html")]
+    pictures = [token.attrGet("src") for token in inline if token.type == "image"]
+    assert all(Path("report", source).exists() for source in pictures)
+    lines = text.splitlines()
+    tables = [token.map for token in tokens if token.type == "table_open"]
+    assert len(tables) == sum(bool(re.fullmatch(r"\|( ?:?--+:? ?\|)+", line)) for line in lines)
+    for start, end in tables:
+        columns = {len(re.findall(r"(?<!\\)\|", line)) for line in lines[start:end] if line.strip()}
+        assert len(columns) == 1, lines[start:end]
+    assert "" not in [line.strip("# ") for line in lines if line.startswith("#")]
+
+
+def test_thousands_of_cells_are_folded(rendered):
+    def many():
+        def change(rows):
+            return [
+                row | {"model": f"m{number}", "flags": "load: busy"}
+                for number in range(400)
+                for row in rows
+            ]
+
+        edited("summary", change)
+        edited("plan", change_names)
+
+    def change_names(rows):
+        return [row | {"model": f"m{number}"} for number in range(400) for row in rows]
+
+    text = rendered(many)
+    assert len(text) < 60_000
+    check_markdown(text)
+    assert "pairs that changed least are left to `results/summary.csv`" in text
+
+
+def test_a_mistake_in_the_matrix_is_one_line(project, monkeypatch, capsys):
+    Path("config/matrix.yaml").write_text(MATRIX.replace("compare:", "compair:"))
+    monkeypatch.setattr(sys, "argv", ["render.py"])
+    assert render.main() == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "compair: unknown key (did you mean compare?)" in line
+
+
+def test_without_tables_it_is_one_line(project, monkeypatch, capsys):
+    shutil.rmtree("results")
+    monkeypatch.setattr(sys, "argv", ["render.py"])
+    assert render.main() == 1
+    assert "results/plan.csv: No such file or directory; make it" in capsys.readouterr().err

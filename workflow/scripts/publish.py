@@ -1,0 +1,91 @@
+"""Copy a finding to docs/findings/NAME: the document, its figures, the result tables and each cell's record and runs.
+
+Links inside the document are made to work there; nothing else of it changes.
+"""
+
+import argparse
+import csv
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from kvpeak.errors import UserError
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+TABLES = ("plan.csv", "runs.csv", "summary.csv", "checks.csv")
+RECORDS = ("envs/*/environment.json", "calibration/*.json", "replay/*.csv")
+PICTURE = re.compile(
+    r"(!\[(?:[^\]\\]|\\.)*\]\()([^)]+)(\))"
+)  # an alt text may hold escaped brackets
+
+
+def publish(report: Path, results: Path, target: Path) -> int:
+    """Write the folder anew; the number of files. Raises UserError where a part of the finding is missing."""
+    missing = [path for path in (report, *(results / name for name in TABLES)) if not path.exists()]
+    if missing:
+        raise UserError(f"{missing[0]}: no such file; make it: make finding")
+    shutil.rmtree(target, ignore_errors=True)
+    (target / "figures").mkdir(parents=True)
+    text = PICTURE.sub(
+        lambda found: found[1] + picture(report.parent / found[2], target) + found[3],
+        report.read_text(encoding="utf-8"),
+    )
+    (target / "finding.md").write_text(text, encoding="utf-8")
+    for path in files(results):
+        copy = target / "results" / path.relative_to(results)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(text_of(path), encoding="utf-8")
+    return sum(path.is_file() for path in target.rglob("*"))
+
+
+def text_of(path: Path) -> str:
+    """A file's text; a cell's record without the line breaks that make up most of it."""
+    text = path.read_text(encoding="utf-8")
+    return json.dumps(json.loads(text)) + "\n" if path.name == "cell.json" else text
+
+
+def picture(path: Path, target: Path) -> str:
+    """Copy a figure; its link from the document in `target`."""
+    shutil.copyfile(path, target / "figures" / path.name)
+    return f"figures/{path.name}"
+
+
+def files(results: Path) -> list[Path]:
+    """The tables, what says where they come from, and each measured cell's cell.json and runs.csv."""
+    found = [results / name for name in TABLES]
+    found += [path for pattern in RECORDS for path in sorted(results.glob(pattern))]
+    with (results / "plan.csv").open(newline="", encoding="utf-8") as file:
+        cells = [Path(row["path"]).relative_to("results") for row in csv.DictReader(file)]
+    found += [results / cell / name for cell in cells for name in ("cell.json", "runs.csv")]
+    return [path for path in found if path.exists()]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", help="the folder's name below docs/findings/, e.g. cpu-2026-11-30")
+    parser.add_argument(
+        "--report", type=Path, default=Path("report/finding.md"), help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--results", type=Path, default=Path("results"), help="default: %(default)s"
+    )
+    parser.add_argument(
+        "--folder", type=Path, default=Path("docs/findings"), help="default: %(default)s"
+    )
+    arguments = parser.parse_args()
+    if not NAME.fullmatch(arguments.name):
+        parser.error(f"name: {arguments.name}: expected letters, digits, '.', '_' and '-'")
+    target = arguments.folder / arguments.name
+    try:
+        count = publish(arguments.report, arguments.results, target)
+    except UserError as error:
+        print(f"publish: {error}", file=sys.stderr)
+        return 1
+    print(f"{target}: {count} files")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

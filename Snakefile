@@ -7,6 +7,7 @@
 #
 # Paths:
 #   models/{model}/model.json                what the model is, with the hash of each file
+#   models/shapes/{model}/model.json         its shapes alone, for a replay
 #   prompts/{model}/{prompt}.json            the prompt's token ids for that model
 #   results/envs/{commit}/environment.json   what the engine runs in
 #   results/engines/{commit}/engine.json     which revision was built, and with what

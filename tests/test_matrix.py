@@ -298,3 +298,15 @@ def test_expand_shows_the_mistake_without_a_traceback_and_exits_1(tmp_path):
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1
     assert 'caps[0]: "4 x": expected none' in done.stderr
+
+
+def test_a_replay_takes_a_models_shapes_and_no_weights():
+    models = {"big": {"kind": "hub", "repository": "a/b", "revision": "0" * 40}}
+    shaped = {"big": models["big"] | {"config": "config/models/qwen2-tiny.json"}}
+    for given, folder in ((models, "models/big"), (shaped, "models/shapes/big")):
+        some = matrix(models=given)
+        requests = {cell.commit: some.request(cell)["model"] for cell in some.combinations}
+        assert requests["replay"]["folder"] == folder
+        assert requests["replay"]["weights"] == "none"
+        assert requests["mlx-a"]["folder"] == "models/big"
+        assert requests["mlx-a"]["weights"] == "real"

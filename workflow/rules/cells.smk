@@ -3,8 +3,8 @@
 
 rule cell:
     input:
-        model="models/{model}/model.json",
-        prompt="prompts/{model}/{prompt}.json",
+        model=model_of,
+        prompt=prompt_of,
         engine=engine_of,
     output:
         runs=f"results/cells/{CELL_PATH}/runs.csv",

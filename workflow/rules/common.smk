@@ -54,6 +54,17 @@ def digest_of(wildcards):
     return digest(MATRIX.request(cell_of(wildcards)))
 
 
+def model_of(wildcards):
+    return f"{MATRIX.model_folder(cell_of(wildcards))}/model.json"
+
+
+def prompt_of(wildcards):
+    """The prompt's token ids; a replay needs only their number."""
+    if MATRIX.commits[wildcards.commit]["engine"] == "candle-replay":
+        return []
+    return f"prompts/{wildcards.model}/{wildcards.prompt}.json"
+
+
 def engine_of(wildcards):
     """What the cell's engine runs from: a build of its own, or an environment."""
     if MATRIX.commits[wildcards.commit]["engine"] == "command":

@@ -19,3 +19,22 @@ rule model:
         " --entry {params.entry:q}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"
+
+
+rule shapes:
+    input:
+        config=lambda wildcards: MATRIX.models[wildcards.model]["config"],
+    output:
+        "models/shapes/{model}/model.json",
+    log:
+        "results/logs/models/{model}.shapes.log",
+    params:
+        entry=lambda wildcards: json.dumps(MATRIX.models[wildcards.model] | {"weights": "random"}),
+    message:
+        "Taking the shapes of {wildcards.model}"
+    shell:
+        "python workflow/scripts/make_model.py"
+        " --name {wildcards.model}"
+        " --entry {params.entry:q}"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"

@@ -1,10 +1,13 @@
 """Real memory behind a pool's buffers, so that the operating system sees what the bookkeeping says."""
 
+import contextlib
 import mmap
 
 from kvpeak import machine
 
-POPULATE = getattr(mmap, "MAP_POPULATE", 0)  # Linux: touch every page when it is mapped
+HUGE_PAGE = (
+    2 << 20
+)  # bytes; Linux gives whole ones where it is asked to, which is several times faster to touch
 
 
 class HostMemory:
@@ -46,9 +49,11 @@ class HostMemory:
 
     def allocate(self, size: int) -> object:
         """New memory, every page of it touched."""
-        buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | POPULATE)
-        if not POPULATE:
-            buffer[:: mmap.PAGESIZE] = b"\1" * -(-size // mmap.PAGESIZE)
+        buffer = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        if size >= HUGE_PAGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with contextlib.suppress(OSError):  # a kernel without them
+                buffer.madvise(mmap.MADV_HUGEPAGE)
+        buffer[:: mmap.PAGESIZE] = b"\1" * -(-size // mmap.PAGESIZE)
         return buffer
 
     def available_mib(self) -> float:

@@ -238,6 +238,12 @@ class Matrix:
             )
         return Cell(*names, int(number))
 
+    def model_folder(self, cell: Cell) -> str:
+        """Where the cell's model lies. A replay needs shapes only, and none of a model's weights if the
+        matrix says where its config is."""
+        shapes = self.commits[cell.commit]["engine"] == "candle-replay"
+        return f"models/{'shapes/' if shapes and 'config' in self.models[cell.model] else ''}{cell.model}"
+
     def build_entry(self, commit: str) -> dict:
         """What decides how an external engine is built."""
         entry = self.commits[commit]
@@ -251,11 +257,13 @@ class Matrix:
             self.models[cell.model],
             self.prompts[cell.prompt],
         )
+        if commit["engine"] == "candle-replay":
+            model = {**model, "weights": "none"}
         own = host.missing_packages(commit.get("packages", {}))
         return {
             "cell": cell.as_dict(),
             "engine": commit["engine"],
-            "model": {"name": cell.model, "folder": f"models/{cell.model}", **model},
+            "model": {"name": cell.model, "folder": self.model_folder(cell), **model},
             "prompt": {
                 "name": cell.prompt,
                 "tokens": prompt["tokens"],

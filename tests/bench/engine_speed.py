@@ -3,6 +3,8 @@
 Two processes load the same random model and take turns (A B, B A, …) at generating from the same prompt tokens.
 Both use mlx-lm's KV cache, MLX's fused attention, one prefill pass and the allocator as MLX starts it; neither
 turns ids into text. Printed: the engine's figures over mlx-lm's, round by round, as a median and its quartiles.
+
+On a GPU give it work to do: --config config/models/qwen2.5-0.5b-instruct.json --dtype bfloat16 --prompt-tokens 4097
 """
 
 import argparse
@@ -109,7 +111,7 @@ def worker(loop: str) -> Iterator[Callable[[], dict]]:
     """A process of its own; yields the function that lets it run once."""
     command = [sys.executable, __file__, *sys.argv[1:], "--loop", loop]
     with subprocess.Popen(
-        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
 
         def once() -> dict:
@@ -156,7 +158,7 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     parser.add_argument("--prompt-tokens", type=int, default=513)
     parser.add_argument("--generate", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--loop", choices=LOOPS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.loop:

@@ -41,6 +41,7 @@ columns: $(INSTALLED)
 bench: $(DEV)
 	$(BIN)/python tests/bench/engine_speed.py
 	$(BIN)/python tests/bench/replay_speed.py
+	$(BIN)/python tests/bench/many_cells.py 1000 10000 50000
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from kvpeak.matrix import AXES
-from kvpeak.statistics import FAR, outliers, process_means
+from kvpeak.statistics import outliers, process_means
 
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
 
@@ -67,19 +67,15 @@ def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
     """A line for each recorded run whose speed is far from the cell's other runs; the run still counts."""
     lines = {}
     recorded = runs[~runs["warmup"].astype(bool)]
+    cell = recorded.groupby(list(AXES), sort=False).ngroup().to_numpy()
     for column in SPEEDS:
-        values = recorded[column].astype(float)
-        cells = values.groupby([recorded[axis] for axis in AXES], sort=False)
-        median = cells.transform("median")
-        near = (values - median).abs() <= FAR * median.abs()  # most cells need no closer look
-        cell_is_near = near.groupby([recorded[axis] for axis in AXES], sort=False).transform("all")
-        doubtful = recorded[~cell_is_near & values.notna()]
-        for cell, part in doubtful.groupby(list(AXES), sort=False):
-            for row in part[outliers(part[column].to_numpy())].to_dict("records"):
-                lines.setdefault(cell, []).append(
-                    f"run {row['run']} of r{row['round']} is far off: {column} {row[column]:,.1f}, "
-                    f"median {part[column].median():,.1f}"
-                )
+        far = recorded[outliers(recorded[column], cell)]
+        median = recorded[column].groupby(cell).transform("median")
+        for index, row in zip(far.index, far.to_dict("records"), strict=True):
+            lines.setdefault(_cell(row), []).append(
+                f"run {row['run']} of r{row['round']} is far off: {column} {row[column]:,.1f}, "
+                f"median {median[index]:,.1f}"
+            )
     return lines
 
 

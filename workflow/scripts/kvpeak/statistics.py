@@ -163,18 +163,20 @@ def holm(p_values) -> np.ndarray:
     return result
 
 
-def outliers(values, practical: float = FAR) -> np.ndarray:
-    """Flag values far from the others; a flag is shown, the value stays in every mean.
+def outliers(values, groups=None) -> np.ndarray:
+    """Flag values far from the others of their group; a flag is shown, the value stays in every mean.
 
     Far is a modified z-score above 3.5 (Iglewicz and Hoaglin 1993: distance from the median in units of the scaled
-    median absolute deviation) and more than the practical share of the median. Of fewer than 3 values none is.
+    median absolute deviation) and more than the share FAR of the median. In a group of fewer than 3 values none is.
+    `groups`: the number of each value's group; without it all are of one.
     """
-    values = np.asarray(values, float)
-    if values.size < 3:
-        return np.zeros(values.size, bool)
-    distance = np.abs(values - np.median(values))
-    scale = stats.median_abs_deviation(values, scale="normal")
-    return (distance > 3.5 * scale) & (distance > practical * abs(np.median(values)))
+    values = pd.Series(np.asarray(values, float))
+    groups = np.zeros(values.size) if groups is None else np.asarray(groups)
+    median = values.groupby(groups).transform("median")
+    distance = (values - median).abs()
+    scale = distance.groupby(groups).transform("median") / stats.norm.ppf(0.75)
+    enough = values.groupby(groups).transform("count") >= 3
+    return (enough & (distance > 3.5 * scale) & (distance > FAR * median.abs())).to_numpy()
 
 
 TERMS = {"1": 0, "T": 1, "T2": 2}  # the term's name → its power of T

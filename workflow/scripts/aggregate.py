@@ -25,7 +25,7 @@ PEAKS = (
     "loaded_mib",
 )
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
-TEXTS = ("detail", "method", "weights", "machine", "accelerator", "harness", "dirty", "flags")
+TEXTS = ("detail", "method", "weights", "machine", "accelerator", "harness", "dirty")
 
 
 def read_plan(plan: Path) -> list[dict]:
@@ -79,7 +79,7 @@ def read_process(folder: Path) -> dict | None:
         "accelerator": record["engine"].get("device", {}).get("accelerator"),
         "harness": harness.get("revision") or harness.get("version"),
         "dirty": "yes" if harness.get("dirty") else "no",
-        "flags": "; ".join(record["flags"]),
+        "flags": record["flags"],
         **work(record),
     }
 
@@ -148,12 +148,18 @@ def summarise(processes: list[dict]) -> dict:
         "peak_footprint_min_mib": min(footprints, default=None),
         **{name: mean(values_of(processes, name)) for name in SPEEDS},
         "tokens_sha256": first(hashes) if len(hashes) < 2 else "differs",
-        **{name: "; ".join(dict.fromkeys(values_of(processes, name))) for name in TEXTS},
+        **{name: joined(values_of(processes, name)) for name in TEXTS},
+        "flags": joined(flag for process in processes for flag in process["flags"]),
     }
 
 
 def values_of(processes: list[dict], name: str) -> list:
     return [process[name] for process in processes if process[name] not in (None, "")]
+
+
+def joined(texts) -> str:
+    """The different texts, in order."""
+    return "; ".join(dict.fromkeys(texts))
 
 
 def mean(values: list[float]) -> float | None:

@@ -299,7 +299,7 @@ def _method(pair: Pair) -> str:
     if pair.live:
         return ""
     methods = dict.fromkeys(side["method"] for side in (pair.before, pair.after))
-    return f", as predicted by {' and '.join(methods)}"
+    return f", predicted by a replay ({' and '.join(methods)})"
 
 
 def spell_name(axis: str, name: str) -> str:

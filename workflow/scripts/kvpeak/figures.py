@@ -194,7 +194,7 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
     if not counters:
         return None
     before, after = _sides(comparison)
-    figure = Canvas(figsize=(4.6, 2.4), layout="constrained")
+    figure = Canvas(figsize=(4.6, 2.7), layout="constrained")
     ax = figure.subplots()
     for number, side in enumerate(("before", "after")):
         bars = ax.bar(
@@ -212,7 +212,7 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
     ax.grid(axis="x", visible=False)
     ax.margins(y=0.15)
     ax.yaxis.set_major_formatter("{x:,.0f}")
-    ax.legend()
+    figure.legend(loc="outside lower center", ncols=2)
     numbers = "; ".join(
         f"{COUNTERS[name].replace(chr(10), ' ')} {pair.before[name]:,.0f} → {pair.after[name]:,.0f}"
         for name in counters

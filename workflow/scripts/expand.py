@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvpeak.config_file import ConfigError
 from kvpeak.matrix import AXES, Cell, Matrix, digest, load_matrix
-from kvpeak.outcomes import outcome_of, would_exceed
+from kvpeak.outcomes import DID_NOT_FIT, outcome_of, would_exceed
 
 COLUMNS = (*AXES, "round", "runs_here", "reason", "path")
 
@@ -32,14 +32,25 @@ def plan_summary(matrix: Matrix) -> str:
     here = reasons.pop("", 0)
     lines = [f"{matrix.file}: {here + reasons.total()} cells, {here} run here"]
     lines += [f"  {count} do not: {reason}" for reason, count in reasons.most_common()]
-    skipped = Counter(why for cell in matrix.cells_here if (why := will_be_skipped(matrix, cell)))
+    skipped = Counter(will_be_skipped(matrix))
     lines += [f"  {count} skipped: {why}" for why, count in skipped.most_common()]
     return "\n".join(lines)
 
 
-def will_be_skipped(matrix: Matrix, cell: Cell) -> str:
-    """Why a cell that has no result yet will get the outcome `skipped`, or ''."""
-    return "" if outcome_of(cell) else would_exceed(matrix, cell)
+def will_be_skipped(matrix: Matrix) -> list[str]:
+    """Why, for each cell that has no result yet and will get the outcome `skipped`."""
+    outcomes = {cell: outcome_of(cell) for cell in matrix.cells_here}
+    unfit = {besides_length(cell) for cell, ended in outcomes.items() if ended in DID_NOT_FIT}
+    return [
+        why
+        for cell, ended in outcomes.items()
+        if not ended and besides_length(cell) in unfit and (why := would_exceed(matrix, cell))
+    ]
+
+
+def besides_length(cell: Cell) -> tuple[str, ...]:
+    """The cell's names on every axis but the prompt's."""
+    return (cell.commit, cell.model, cell.kv_cache, cell.cap, cell.variant)
 
 
 def main() -> int:

@@ -107,7 +107,7 @@ SUMMARY = Table(
     + columns(
         ("rounds", "", "how many processes"),
         ("runs", "", "how many recorded runs in all of them"),
-        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`"),
+        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`, `skipped`"),
     )
     + _COUNTS
     + columns(

@@ -100,7 +100,8 @@ def _comparison_row(pair: Pair, axes: list[str], with_method: bool) -> list:
 def peak_or_outcome(row: dict) -> Markdown:
     """The cell's peak in MiB, and how it ended if not well."""
     if row["outcome"] != "ok":
-        return Markdown(f"{markdown.escape(row['outcome'])} at {number(row['peak_mib'])}")
+        at = "" if row["peak_mib"] is None else f" at {number(row['peak_mib'])}"
+        return Markdown(f"{markdown.escape(row['outcome'])}{at}")
     return number(row["peak_mib"])
 
 

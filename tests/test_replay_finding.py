@@ -13,6 +13,7 @@ PROGRAM = ROOT / "workflow/scripts/replay_finding.py"
 sys.path.insert(0, str(PROGRAM.parent))
 
 import render  # noqa: E402
+from kvpeak import columns  # noqa: E402
 from kvpeak.fit import fit_constant, worst_error  # noqa: E402
 from kvpeak.prediction import CAPACITY_FACTOR, PROCESS_MIB  # noqa: E402
 
@@ -22,6 +23,11 @@ def tables(tmp_path_factory) -> dict[str, list[dict]]:
     out = tmp_path_factory.mktemp("results") / "replay"
     subprocess.run([sys.executable, PROGRAM, "--out", out], check=True, cwd=ROOT)
     return render.read_replay(out.parent)
+
+
+def test_every_table_has_the_described_columns(tables):
+    described = {Path(table.path).stem: table.names for table in columns.REPLAY}
+    assert {name: tuple(rows[0]) for name, rows in tables.items()} == described
 
 
 def test_every_published_peak_is_met_within_three_per_cent(tables):

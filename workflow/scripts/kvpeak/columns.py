@@ -181,4 +181,108 @@ COMPARISON = Table(
     + columns(("flags", "", "why the measurement is doubtful, with the folder")),
 )  # fmt: skip
 
-TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY, COMPARISON)
+_CELL = (
+    ("prompt_tokens", "tokens", "the prompt's length"),
+    ("kv_cache", "", "cat, cat-contiguous or prealloc"),
+    ("cap", "", "none, or how many times its request a reused buffer may be"),
+)
+_ERROR = ("error_pct", "%", "replay / published − 1")
+REPLAY = tuple(
+    Table(f"results/replay/{name}.csv", rows, columns(*described))
+    for name, (rows, *described) in {
+        "cells": (
+            "one of the finding's cells: published and replayed",
+            ("prompt", "", "the finding's name of the prompt"),
+            *_CELL,
+            ("fornace_mib", "MiB", "the process's peak as published, measured on a Mac"),
+            ("replay_mib", "MiB", "the replay's"),
+            _ERROR,
+        ),
+        "log": (
+            "one layer of the finding's allocation log: buffers of 512 MiB",
+            ("layer", "", "from 0"),
+            ("fornace_new", "", "made in the layer, published"),
+            ("replay_new", "", "made in the layer, replayed"),
+            ("fornace_held", "", "held at its softmax, published; empty: not published"),
+            ("replay_held", "", "held at its softmax, replayed"),
+            ("equal", "", "yes or no"),
+        ),
+        "other_cases": (
+            "one published figure that takes no part in the fit",
+            ("case", "", "what was measured"),
+            ("unit", "", "of the next two"),
+            ("published", "MiB or GiB", "as published"),
+            ("replay", "MiB or GiB", "the replay's"),
+            _ERROR,
+        ),
+        "fit": (
+            "one structure that was fitted to the finding's peaks",
+            ("mlp_buffers", "", "of the MLP at a time"),
+            ("host_mask", "", "yes if the mask's copy in ordinary memory counts"),
+            ("constants", "", "how many were fitted"),
+            ("capacity_factor", "", "prealloc's room, in prompt + generated tokens"),
+            ("process_mib", "MiB", "the process and Metal's runtime"),
+            ("worst_error_pct", "%", "the largest error of the 18 peaks"),
+            ("traced_error_pct", "%", "of the traced run, which takes no part"),
+            ("used", "", "yes for the one that is used"),
+        ),
+        "left_out": (
+            "one length left out of the fit",
+            ("left_out_tokens", "tokens", "the length"),
+            ("capacity_factor", "", "as in fit.csv"),
+            ("process_mib", "MiB", "as in fit.csv"),
+            ("fitted_error_pct", "%", "the largest error of the lengths that were fitted"),
+            ("predicted_error_pct", "%", "the largest error of the length that was left out"),
+        ),
+        "holders": (
+            "tensors of one kind that hold a buffer of a larger class than their own",
+            *_CELL[1:],
+            ("role", "", "which tensor"),
+            ("requested_mib", "MiB", "what each asked for"),
+            ("buffer_mib", "MiB", "what each holds"),
+            ("tensors", "", "how many"),
+            ("excess_mib", "MiB", "held by all of them beyond their own class"),
+        ),
+        "length": (
+            "one length, predicted",
+            *_CELL,
+            ("peak_mib", "MiB", "the process's predicted peak"),
+        ),
+        "slack": (
+            "one prompt and cache, predicted under each cap",
+            *_CELL[:2],
+            *((f"cap_{cap}", "MiB", f"predicted peak, cap {cap}") for cap in ("none", "1x", "2x", "4x", "8x")),
+        ),
+        "models": (
+            "one model, predicted",
+            ("model", "", "a name of config/models"),
+            ("dtype", "", "of its activations"),
+            *_CELL[:2],
+            ("none_mib", "MiB", "predicted peak without a cap"),
+            ("capped_mib", "MiB", "predicted peak with 4x"),
+            ("times", "", "the first / the second"),
+        ),
+        "too_large": (
+            "one model and length that does not fit in some machine's memory",
+            ("model", "", "a name of config/models"),
+            _CELL[0],
+            ("none_gib", "GiB", "predicted peak without a cap"),
+            ("none_not_in_gb", "GiB", "the sizes of memory that it does not fit in"),
+            ("capped_gib", "GiB", "predicted peak with 4x"),
+            ("capped_not_in_gb", "GiB", "the sizes of memory that it does not fit in"),
+        ),
+        "questions": (
+            "one open question of the finding",
+            ("question", "", "the question"),
+            ("prediction", "", "what the replay predicts"),
+        ),
+        "figure": (
+            "the replay's figure",
+            ("file", "", "its path from report/"),
+            ("alt", "", "what it shows, in words"),
+            ("caption", "", "how to read it"),
+        ),
+    }.items()
+)  # fmt: skip
+
+TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY, COMPARISON, *REPLAY)

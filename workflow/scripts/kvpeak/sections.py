@@ -39,9 +39,10 @@ def comparison_section(comparison: Comparison) -> dict:
     replayed = any(not pair.live for pair in both)
     header = [axis.replace("_", " ") for axis in axes] + ["method"] * replayed
     header += ["peak before", "after", "after / before", "pool before", "after"]
-    header += [f"{name}, {unit}" for name, unit in SPEED_NAMES.values()]
-    body = [_comparison_row(pair, axes, replayed) for pair in shown]
-    right = " " * (len(axes) + replayed) + "r" * 8
+    speeds = [column for column in SPEEDS if any(column in pair.speeds for pair in shown)]
+    header += [f"{name}, {unit}" for name, unit in map(SPEED_NAMES.get, speeds)]
+    body = [_comparison_row(pair, axes, replayed, speeds) for pair in shown]
+    right = " " * (len(axes) + replayed) + "r" * (5 + len(speeds))
     return {
         "axis": comparison.axis,
         "before": comparison.before,
@@ -80,7 +81,7 @@ def mixed(pairs: list[Pair]) -> list[str]:
     return found
 
 
-def _comparison_row(pair: Pair, axes: list[str], with_method: bool) -> list:
+def _comparison_row(pair: Pair, axes: list[str], with_method: bool, speeds: list[str]) -> list:
     before, after = pair.before, pair.after
     names = [code(pair.names[axis]) for axis in axes]
     if pair.flags and names:
@@ -93,7 +94,7 @@ def _comparison_row(pair: Pair, axes: list[str], with_method: bool) -> list:
         markdown.times(pair.peak_ratio),
         number(before["peak_pool_mib"]),
         number(after["peak_pool_mib"]),
-        *(_speed(pair, column) for column in SPEEDS),
+        *(_speed(pair, column) for column in speeds),
     ]
 
 

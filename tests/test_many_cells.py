@@ -1,0 +1,26 @@
+"""The benchmark of many cells makes cells that the analysis takes for real ones; what it measures is for a person to read."""
+
+import csv
+import sys
+from pathlib import Path
+
+import aggregate
+import expand
+
+sys.path.insert(0, str(Path(__file__).parent / "bench"))
+
+import many_cells
+
+
+def test_every_cell_that_is_made_up_is_gathered(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # and back, whatever the benchmark makes the working directory
+    many_cells.make_project(tmp_path / "project", 40)
+    many_cells.measure_cells()
+    for program, *arguments in ((expand, "--out", "results/plan.csv"), (aggregate,)):
+        monkeypatch.setattr(sys, "argv", [program.__name__, *arguments])
+        assert program.main() == 0
+    with Path("results/summary.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 40
+    assert {row["outcome"] for row in rows} == {"ok"}
+    assert all(float(row["decode_tok_s"]) > 0 and int(row["prefill_flops"]) > 0 for row in rows)

@@ -1,6 +1,6 @@
 # make finding   set up .venv and run: snakemake --cores 1 report/finding.md
 # make test      set up .venv and run the tests
-# make publish NAME=cpu-2026-11-30     finding, then copy it to docs/findings/NAME
+# make publish   make the finding and copy it to docs/findings/NAME (default: the system and the date)
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
 # MATRIX=config/cuda/matrix.yaml runs another matrix; GPUS=2 measures on two NVIDIA GPUs side by side, one cell on each.
 
@@ -33,7 +33,7 @@ format: $(DEV)
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 publish: finding
-	$(BIN)/python workflow/scripts/publish.py $(or $(NAME),$(error make publish NAME=cpu-2026-11-30))
+	$(BIN)/python workflow/scripts/publish.py $(or $(NAME),$(shell uname -s)-$(shell date +%F))
 
 columns: $(INSTALLED)
 	$(BIN)/python workflow/scripts/columns.py

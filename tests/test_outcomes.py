@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from kvpeak.matrix import Matrix
-from kvpeak.outcomes import missing_cells, outcome_of, starts_of, would_exceed
+from kvpeak.outcomes import missing_cells, outcome_of, starts_of, to_be_skipped, would_exceed
 
 ROOT = Path(__file__).parents[1]
 MATRIX = {
@@ -67,6 +67,9 @@ def test_longer_prompts_of_what_did_not_fit_would_exceed_the_memory_in_every_rou
     expected = f"would exceed the memory: m ended with {outcome} in r2"
     assert {key for key, why in reasons.items() if why == expected} == {("l", 1), ("l", 2)}
     assert set(reasons.values()) == {expected, ""}
+    assert {c: why for c in twice.cells_here if (why := would_exceed(twice, c))} == to_be_skipped(
+        twice
+    )
 
 
 @pytest.mark.parametrize("outcome", ["ok", "timeout", "unsupported", "skipped"])
@@ -95,7 +98,7 @@ def test_the_runner_writes_a_skipped_cell_without_starting_an_engine_and_the_pla
     assert f"\n  1 skipped: {why}\n" in run("expand.py", "--matrix", "matrix.yaml").stdout
     done = run("run_cell.py", f"results/cells/{cell('l').path}", "--matrix", "matrix.yaml")
     assert done.returncode == 0
-    assert done.stderr == f"cell: skipped: {why}\n"
+    assert done.stderr == f"cell 3 of 3: skipped: {why}\n"
     record = json.loads(Path("results/cells", cell("l").path, "cell.json").read_text())
     assert (record["outcome"], record["detail"], record["log"]) == ("skipped", why, None)
     assert outcome_of(cell("l")) == "skipped"

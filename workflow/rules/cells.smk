@@ -12,21 +12,18 @@ rule cell:
         memory=f"results/cells/{CELL_PATH}/memory.csv",
     log:
         f"results/logs/{CELL_PATH}/cell.log",
-    priority: lambda wildcards: -position_of(wildcards)
+    priority: priority_of
     threads: CELL_THREADS
     resources:
         gpus=GPUS,
-        position=progress_of,
         matrix=MATRIX_FILE,
     params:
         digest=digest_of,
-        folder=subpath(output.runs, parent=True),
     message:
-        "Measuring {params.folder}"
+        "Measuring {output.runs}"
     shell:
-        "python workflow/scripts/run_cell.py {params.folder:q}"
+        f"python workflow/scripts/run_cell.py {CELL_FOLDER}"
         " --matrix {resources.matrix:q}"
         " --digest {params.digest}"
-        " --position {resources.position}"
         " --gpus {resources.gpus}"
         " 2>&1 | tee {log:q} >&2"

@@ -34,6 +34,7 @@ if workflow.is_main_process:
 CELL_THREADS = max(1, workflow.cores // GPUS) if GPUS else workflow.cores
 
 CELL_PATH = "{commit}/{model}/{prompt}/{kv_cache}/{cap}/{variant}/r{round}"
+CELL_FOLDER = "results/cells/" + CELL_PATH.replace("{", "{wildcards.")  # in a shell command
 
 
 wildcard_constraints:
@@ -45,7 +46,7 @@ def cell_of(wildcards) -> Cell:
     return Cell(*(wildcards[axis] for axis in AXES), int(wildcards.round))
 
 
-POSITION = {cell: number for number, cell in enumerate(MATRIX.cells_here, start=1)}
+POSITION = {cell: number for number, cell in enumerate(MATRIX.cells_here)}
 
 
 def digest_of(wildcards):
@@ -72,14 +73,9 @@ def engine_of(wildcards):
     return f"results/envs/{wildcards.commit}/environment.json"
 
 
-def position_of(wildcards):
-    """The cell's place in the order of measurement, counted from 1."""
-    return POSITION.get(cell_of(wildcards), 0)
-
-
-def progress_of(wildcards):
-    """'k/n' for the progress lines; a resource, because a changed parameter or command reruns the cell."""
-    return f"{position_of(wildcards)}/{len(POSITION)}"
+def priority_of(wildcards):
+    """Cells that come first in the order of measurement have the higher priority."""
+    return -POSITION.get(cell_of(wildcards), 0)
 
 
 def cells_here(name):

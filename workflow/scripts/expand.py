@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvpeak.config_file import ConfigError
 from kvpeak.matrix import AXES, Cell, Matrix, digest, load_matrix
-from kvpeak.outcomes import DID_NOT_FIT, outcome_of, would_exceed
+from kvpeak.outcomes import to_be_skipped, would_exceed
 
 COLUMNS = (*AXES, "round", "runs_here", "reason", "path")
 
@@ -32,25 +32,18 @@ def plan_summary(matrix: Matrix) -> str:
     here = reasons.pop("", 0)
     lines = [f"{matrix.file}: {here + reasons.total()} cells, {here} run here"]
     lines += [f"  {count} do not: {reason}" for reason, count in reasons.most_common()]
-    skipped = Counter(will_be_skipped(matrix))
+    skipped = Counter(to_be_skipped(matrix).values())
     lines += [f"  {count} skipped: {why}" for why, count in skipped.most_common()]
     return "\n".join(lines)
 
 
-def will_be_skipped(matrix: Matrix) -> list[str]:
-    """Why, for each cell that has no result yet and will get the outcome `skipped`."""
-    outcomes = {cell: outcome_of(cell) for cell in matrix.cells_here}
-    unfit = {besides_length(cell) for cell, ended in outcomes.items() if ended in DID_NOT_FIT}
-    return [
-        why
-        for cell, ended in outcomes.items()
-        if not ended and besides_length(cell) in unfit and (why := would_exceed(matrix, cell))
-    ]
-
-
-def besides_length(cell: Cell) -> tuple[str, ...]:
-    """The cell's names on every axis but the prompt's."""
-    return (cell.commit, cell.model, cell.kv_cache, cell.cap, cell.variant)
+def told(matrix: Matrix, cell: Cell) -> dict:
+    """What the runner has to know of a cell: `request`, its `digest`, why to `skip` it ('': it is to be
+    measured), and its `position` in the order of measurement, 'k/n' (null: it does not run here)."""
+    request, order = matrix.request(cell), matrix.cells_here
+    position = f"{order.index(cell) + 1}/{len(order)}" if cell in order else None
+    skip = would_exceed(matrix, cell)
+    return {"request": request, "digest": digest(request), "skip": skip, "position": position}
 
 
 def main() -> int:
@@ -62,21 +55,13 @@ def main() -> int:
     parser.add_argument(
         "--request",
         metavar="CELL",
-        help="print what the engine of one cell (its path below results/cells/) is asked, as JSON, "
-        "and why it need not be",
+        help="print what the engine of one cell (its path below results/cells/) is asked, as JSON",
     )
     arguments = parser.parse_args()
     try:
         matrix = load_matrix(arguments.matrix)
         if arguments.request:
-            cell = matrix.cell(arguments.request)
-            request = matrix.request(cell)
-            said = {
-                "request": request,
-                "digest": digest(request),
-                "skip": would_exceed(matrix, cell),
-            }
-            print(json.dumps(said, indent=1))
+            print(json.dumps(told(matrix, matrix.cell(arguments.request)), indent=1))
             return 0
     except ConfigError as error:
         print(error, file=sys.stderr)

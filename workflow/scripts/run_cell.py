@@ -365,7 +365,7 @@ def _position(text: str) -> str:
 
 
 def planned(out: Path, matrix: str, digest: str | None) -> dict:
-    """What the matrix says of the cell of `out`: `request`, and why to `skip` it, '' if it is to be measured.
+    """What the matrix says of the cell of `out`: expand.told.
 
     expand.py says it in a process of its own, because the runner stays small. Raises UserError if the matrix
     does not plan the cell, or no longer asks what the digest stands for.
@@ -393,7 +393,9 @@ def main() -> int:
         "--request",
         help="ask this instead of what the matrix asks: JSON (docs/protocol.md), or @FILE",
     )
-    parser.add_argument("--position", type=_position, metavar="K/N", help="this is cell K of N")
+    parser.add_argument(
+        "--position", type=_position, metavar="K/N", help="with --request: this is cell K of N"
+    )
     parser.add_argument(
         "--gpus",
         type=int,
@@ -406,10 +408,11 @@ def main() -> int:
     signals = Signals()
     try:
         if arguments.request:
-            said = {"request": load_request(arguments.request), "skip": ""}
+            request = load_request(arguments.request)
+            said = {"request": request, "skip": "", "position": arguments.position}
         else:
             said = planned(arguments.out, arguments.matrix, arguments.digest)
-        request, out, position = said["request"], arguments.out, arguments.position
+        request, out, position = said["request"], arguments.out, said["position"]
         if said["skip"]:
             skip_cell(request, out, position, said["skip"])
         else:

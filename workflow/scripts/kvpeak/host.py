@@ -3,6 +3,7 @@
 import os
 import platform
 import sys
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 
@@ -55,6 +56,7 @@ def operating_system() -> str:
     return {"darwin": "macos"}.get(sys.platform, sys.platform)
 
 
+@cache
 def installed_version(*distributions: str) -> str | None:
     """Return the version of the first of the distributions that is installed here, or None."""
     for name in distributions:

@@ -330,10 +330,9 @@ class Matrix:
                 )
 
     def _check_prompts(self) -> None:
-        for name in self.prompts:
-            models = [cell.model for cell in self.combinations if cell.prompt == name]
-            for model in dict.fromkeys(models):
-                self._check_length(name, model)
+        used = dict.fromkeys((cell.prompt, cell.model) for cell in self.combinations)
+        for prompt, model in sorted(used, key=lambda names: list(self.prompts).index(names[0])):
+            self._check_length(prompt, model)
 
     def _check_length(self, prompt: str, model: str) -> None:
         entry, key = self.prompts[prompt], f"prompts.{prompt}.tokens"

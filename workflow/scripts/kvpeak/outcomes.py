@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvpeak.matrix import Cell, Matrix
@@ -44,11 +44,29 @@ def would_exceed(matrix: Matrix, cell: Cell) -> str:
     """
     if not matrix.protocol["skip_longer"]:
         return ""
-    for shorter in matrix.shorter(cell):
-        outcome = outcome_of(shorter)
-        if outcome in DID_NOT_FIT and _asked(shorter) == matrix.request(shorter):
-            return f"would exceed the memory: {shorter.prompt} ended with {outcome} in r{shorter.round}"
-    return ""
+    shorter = ((other, outcome_of(other)) for other in matrix.shorter(cell))
+    return next(
+        (_too_long(other, end) for other, end in shorter if _did_not_fit(matrix, other, end)), ""
+    )
+
+
+def to_be_skipped(matrix: Matrix) -> dict[Cell, str]:
+    """The cells without a result that will get the outcome `skipped`, each with the reason.
+
+    The same as would_exceed of every one, but it looks at each result once.
+    """
+    if not matrix.protocol["skip_longer"] or not CELLS.exists():
+        return {}
+    outcomes = {cell: outcome_of(cell) for cell in matrix.cells_here}
+    did_not_fit = {cell for cell, end in outcomes.items() if _did_not_fit(matrix, cell, end)}
+    kinds = {replace(cell, prompt="", round=1) for cell in did_not_fit}
+    found = {}
+    for cell, outcome in outcomes.items():
+        if outcome is None and replace(cell, prompt="", round=1) in kinds:
+            for shorter in filter(did_not_fit.__contains__, matrix.shorter(cell)):
+                found[cell] = _too_long(shorter, outcomes[shorter])
+                break
+    return found
 
 
 def missing_cells(matrix: Matrix) -> Iterator[Missing]:
@@ -96,6 +114,14 @@ def _needed(cell: Cell, engine: str) -> list[tuple[Path, Path]]:
         ),
         own,
     ]
+
+
+def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:
+    return outcome in DID_NOT_FIT and _asked(cell) == matrix.request(cell)
+
+
+def _too_long(shorter: Cell, outcome: str) -> str:
+    return f"would exceed the memory: {shorter.prompt} ended with {outcome} in r{shorter.round}"
 
 
 def _asked(cell: Cell) -> dict | None:

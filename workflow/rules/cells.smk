@@ -3,15 +3,11 @@
 
 rule cell:
     input:
-        model=model_of,
-        prompt=prompt_of,
-        engine=engine_of,
+        needs_of,
     output:
-        runs=f"results/cells/{CELL_PATH}/runs.csv",
-        record=f"results/cells/{CELL_PATH}/cell.json",
-        memory=f"results/cells/{CELL_PATH}/memory.csv",
+        "results/cells/{cell}/runs.csv",  # with cell.json and memory.csv beside it, which are there when it is
     log:
-        f"results/logs/{CELL_PATH}/cell.log",
+        "results/logs/{cell}/cell.log",
     priority: priority_of
     threads: CELL_THREADS
     resources:
@@ -20,9 +16,9 @@ rule cell:
     params:
         digest=digest_of,
     message:
-        "Measuring {output.runs}"
+        "Measuring {output}"
     shell:
-        f"python workflow/scripts/run_cell.py {CELL_FOLDER}"
+        "python workflow/scripts/run_cell.py results/cells/{wildcards.cell}"
         " --matrix {resources.matrix:q}"
         " --digest {params.digest}"
         " --gpus {resources.gpus}"

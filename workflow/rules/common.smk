@@ -1,5 +1,6 @@
 # The matrix, and what the rules ask of it.
 
+import gc
 import json
 import os
 import shlex
@@ -17,8 +18,13 @@ from kvpeak.host import gpus_asked_for, missing_packages
 from kvpeak.lock import hold_project
 from kvpeak.matrix import AXES, Cell, digest, load_matrix
 
+gc.set_threshold(
+    1_000_000
+)  # planning makes many objects and no rubbish: a fifth faster with 10,000 cells
+
 MATRIX_FILE = config.get("matrix", "config/matrix.yaml")
 EXPECTED_FILE = str(Path(MATRIX_FILE).with_name("expected.yaml"))
+PARTIAL = str(config.get("partial", "false")).lower() == "true"
 
 try:
     MATRIX = load_matrix(MATRIX_FILE)
@@ -33,17 +39,17 @@ if workflow.is_main_process:
 # A cell takes all the cores, so that nothing runs beside it; on n GPUs as many cells as there are GPUs do.
 CELL_THREADS = max(1, workflow.cores // GPUS) if GPUS else workflow.cores
 
-CELL_PATH = "{commit}/{model}/{prompt}/{kv_cache}/{cap}/{variant}/r{round}"
-CELL_FOLDER = "results/cells/" + CELL_PATH.replace("{", "{wildcards.")  # in a shell command
+NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 
 wildcard_constraints:
-    **{axis: r"[A-Za-z0-9][A-Za-z0-9._-]*" for axis in AXES},
-    round=r"[1-9]\d*",
+    **{axis: NAME for axis in AXES},
+    cell="/".join([NAME for _ in AXES]) + r"/r[1-9]\d*",
 
 
 def cell_of(wildcards) -> Cell:
-    return Cell(*(wildcards[axis] for axis in AXES), int(wildcards.round))
+    *names, last = wildcards.cell.split("/")
+    return Cell(*names, int(last.removeprefix("r")))
 
 
 POSITION = {cell: number for number, cell in enumerate(MATRIX.cells_here)}
@@ -55,22 +61,18 @@ def digest_of(wildcards):
     return digest(MATRIX.request(cell_of(wildcards)))
 
 
-def model_of(wildcards):
-    return f"{MATRIX.model_folder(cell_of(wildcards))}/model.json"
-
-
-def prompt_of(wildcards):
-    """The prompt's token ids; a replay needs only their number."""
-    if MATRIX.commits[wildcards.commit]["engine"] == "candle-replay":
-        return []
-    return f"prompts/{wildcards.model}/{wildcards.prompt}.json"
-
-
-def engine_of(wildcards):
-    """What the cell's engine runs from: a build of its own, or an environment."""
-    if MATRIX.commits[wildcards.commit]["engine"] == "command":
-        return f"results/engines/{wildcards.commit}/engine.json"
-    return f"results/envs/{wildcards.commit}/environment.json"
+def needs_of(wildcards):
+    """What the cell runs from: its model, the prompt's token ids (a replay needs only their number), and the
+    engine, which is a build of its own or an environment. One function for all: calling
+    one for each of 10,000 cells takes Snakemake a second."""
+    cell = cell_of(wildcards)
+    engine = MATRIX.commits[cell.commit]["engine"]
+    needs = [f"{MATRIX.model_folder(cell)}/model.json"]
+    if engine != "candle-replay":
+        needs.append(f"prompts/{cell.model}/{cell.prompt}.json")
+    if engine == "command":
+        return [*needs, f"results/engines/{cell.commit}/engine.json"]
+    return [*needs, f"results/envs/{cell.commit}/environment.json"]
 
 
 def priority_of(wildcards):
@@ -79,8 +81,9 @@ def priority_of(wildcards):
 
 
 def cells_here(name):
-    """The paths of one of the files of every cell that runs here."""
-    return [f"results/cells/{cell.path}/{name}" for cell in MATRIX.cells_here]
+    """The paths of one of the files of every cell that runs here; with --config partial=true of those that are there."""
+    paths = [f"results/cells/{cell.path}/{name}" for cell in MATRIX.cells_here]
+    return [path for path in paths if not PARTIAL or os.path.exists(path)]
 
 
 def note_missing(file=Path(".snakemake/kvpeak.missing")):

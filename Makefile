@@ -1,4 +1,5 @@
 # make finding   set up .venv and run: snakemake --cores 1 report/finding.md
+# make failed    list the cells that failed or did not end, with cause and log
 # make test      set up .venv and run the tests
 # make publish   make the finding and copy it to docs/findings/NAME (default: the system and the date)
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
@@ -14,10 +15,17 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 INSTALL ?= $(BIN)/uv pip install --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
-.PHONY: finding test lint format publish columns bench pins clean
+.PHONY: finding failed faults test lint format publish columns bench pins clean
 
 finding: $(INSTALLED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md$(CONFIG)
+
+failed: $(INSTALLED)
+	$(BIN)/python workflow/scripts/failed.py
+
+faults: $(DEV)
+	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python tests/faults/power_cut.py --times 30 --seed 0
 
 test: $(DEV)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

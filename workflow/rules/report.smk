@@ -33,7 +33,7 @@ rule render:
         summary="results/summary.csv",
         checks="results/checks.csv",
         figures="report/figures",
-        templates=["report/templates/finding.md.j2", "report/templates/replay.md.j2"],
+        templates=expand("report/templates/{name}.md.j2", name=["finding", "missing", "replay"]),
         replay=REPLAY,
         calibrations=calibrations_here(),
     output:

@@ -16,6 +16,7 @@ from kvpeak.errors import UserError
 from kvpeak.files import write_together
 from kvpeak.markdown import Markdown, code, number
 from kvpeak.matrix import AXES, Matrix, load_matrix
+from kvpeak.outcomes import missing_cells
 from kvpeak.results import read_results, read_table, rows
 
 TEMPLATES = "report/templates"
@@ -97,6 +98,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "outcomes": [row for row in summary if row["outcome"] != "ok"],
         "flagged": flagged(summary),
         "not_here": not_here(plan),
+        "missing": list(missing_cells(matrix)),
         "unmeasured": unmeasured(plan, results.summary),
         "planned": len({cell_path(row) for row in plan}),
         "methods": names_of(summary, "method"),

@@ -2,16 +2,19 @@
 
 import json
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kvpeak.errors import UserError
 from kvpeak.matrix import Cell, Matrix
 from kvpeak.progress import FAILURE
 
 CELLS = Path("results/cells")
 LOGS = Path("results/logs")
 DID_NOT_FIT = ("oom", "guard")
+NOT_MEASURED = ("oom", "guard", "timeout", "unsupported", "skipped")
 HEAD = 2048  # bytes; cell.json begins with the cell and its outcome
 
 
@@ -76,6 +79,26 @@ def missing_cells(matrix: Matrix) -> Iterator[Missing]:
             yield Missing(cell, *_cause(cell, matrix.commits[cell.commit]["engine"]))
 
 
+def forget(cell: Cell) -> None:
+    """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made if need be."""
+    folder, log = CELLS / cell.path, read_record(cell)["log"]
+    kept = Path(log) if log else None
+    for name in ("runs.csv", "cell.json", "memory.csv"):  # the marker first
+        file = folder / name
+        if kept and kept.is_dir() and not (kept / name).exists() and file.exists():
+            shutil.copy2(file, kept / name)
+        file.unlink(missing_ok=True)
+
+
+def read_record(cell: Cell) -> dict:
+    """The cell's cell.json. Raises UserError if it is not one."""
+    file = CELLS / cell.path / "cell.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: {error}; delete the folder to measure the cell again") from None
+
+
 def starts_of(cell: Cell) -> list[Path]:
     """The folders of all starts of the cell, oldest first."""
     return sorted(folder for folder in (LOGS / cell.path).glob("*Z-*") if folder.is_dir())
@@ -117,18 +140,11 @@ def _needed(cell: Cell, engine: str) -> list[tuple[Path, Path]]:
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:
-    return outcome in DID_NOT_FIT and _asked(cell) == matrix.request(cell)
+    return outcome in DID_NOT_FIT and read_record(cell)["request"] == matrix.request(cell)
 
 
 def _too_long(shorter: Cell, outcome: str) -> str:
     return f"would exceed the memory: {shorter.prompt} ended with {outcome} in r{shorter.round}"
-
-
-def _asked(cell: Cell) -> dict | None:
-    try:
-        return json.loads((CELLS / cell.path / "cell.json").read_text(encoding="utf-8"))["request"]
-    except (OSError, ValueError, KeyError):
-        return None
 
 
 def _last_line(file: Path) -> str:

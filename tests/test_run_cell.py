@@ -132,6 +132,9 @@ WHERE = {
 }
 
 
+@pytest.mark.fault(
+    "engine killed: SIGKILL, SIGSEGV, SIGABRT; loading, warm-up, recorded run, after its last event"
+)
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGSEGV", "SIGABRT"])
 @pytest.mark.parametrize("where", WHERE)
 def test_a_killed_engine_fails_its_job_and_leaves_the_old_results(cell, where, name):
@@ -174,6 +177,9 @@ ANSWERS = {
 }  # fmt: skip
 
 
+@pytest.mark.fault(
+    "engine's answer: nothing, garbage, truncated, NaN, negative, missing, out of order"
+)
 @pytest.mark.parametrize("case", ANSWERS)
 def test_a_garbled_answer_fails_the_job_and_says_what_is_wrong(cell, case):
     body, expected = ANSWERS[case]
@@ -182,11 +188,13 @@ def test_a_garbled_answer_fails_the_job_and_says_what_is_wrong(cell, case):
     assert not cell.out.exists()
 
 
+@pytest.mark.fault("engine fails after its answer")
 def test_a_failure_after_done_is_a_failure(cell):
     cell.engine("answer(); sys.exit(3)")
     assert "engine crashed in phase exit: exit code 3" in failure(cell.run())
 
 
+@pytest.mark.fault("engine writes 100 MB")
 def test_endless_output_without_a_newline_is_cut_off_in_bounded_memory(cell):
     cell.engine("for _ in range(100): os.write(1, b'x' * 1_000_000)")
     runner = cell.start()
@@ -218,6 +226,7 @@ def test_an_outcome_is_a_result_with_the_runs_so_far(cell, outcome):
     assert record["memory"]["peak_footprint_mib"] > 0
 
 
+@pytest.mark.fault("engine hangs and ignores SIGTERM")
 def test_an_engine_that_hangs_and_ignores_term_is_killed_at_the_timeout(cell):
     cell.engine("signal.signal(signal.SIGTERM, signal.SIG_IGN); load(); begin(0); time.sleep(1000)")
     assert cell.run(limits={"timeout_s": 0.5, "grace_s": 0.1}).returncode == 0
@@ -229,6 +238,7 @@ def test_an_engine_that_hangs_and_ignores_term_is_killed_at_the_timeout(cell):
     assert cell.rows() == []
 
 
+@pytest.mark.fault("engine takes too much memory: the guard")
 def test_the_guard_stops_an_engine_that_takes_too_much(cell):
     from kvpeak.machine import available_mib
 
@@ -273,6 +283,7 @@ def wait_for_lock(cell: Cell) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 
+@pytest.mark.fault("runner stopped: SIGTERM, SIGINT, SIGHUP")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopped_runner_stops_its_engine_and_keeps_the_log(cell, number):
     runner, engine = hanging(cell)
@@ -284,6 +295,7 @@ def test_a_stopped_runner_stops_its_engine_and_keeps_the_log(cell, number):
     assert (cell.attempts()[0] / "events.jsonl").read_text().count("\n") == 3
 
 
+@pytest.mark.fault("runner killed")
 def test_a_killed_runner_takes_its_engine_with_it(cell):
     runner, engine = hanging(cell)
     runner.kill()
@@ -293,6 +305,7 @@ def test_a_killed_runner_takes_its_engine_with_it(cell):
     assert not cell.out.exists()
 
 
+@pytest.mark.fault("two runners at once")
 def test_a_second_runner_waits_and_says_for_whom(cell):
     gate = cell.folder / "gate"
     os.mkfifo(gate)
@@ -326,6 +339,7 @@ def test_a_waiting_runner_can_be_stopped(cell):
     running.communicate()
 
 
+@pytest.mark.fault("disk full: /dev/full")
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 def test_a_full_disk_fails_the_job_and_leaves_the_old_results(cell):
     cell.engine("answer()")
@@ -366,10 +380,12 @@ def test_a_read_only_results_folder_is_one_line(cell):
     assert "Not a directory" in failure(cell.run())
 
 
+@pytest.mark.fault("engine not there")
 def test_an_engine_that_is_not_there_is_one_line(cell):
     assert "engine: No such file or directory" in failure(cell.run())
 
 
+@pytest.mark.fault("out of memory: control group")
 @pytest.mark.skipif(
     os.getuid() != 0 or not os.access("/sys/fs/cgroup/memory", os.W_OK),
     reason="needs root and version 1 memory control groups",

@@ -7,6 +7,7 @@ import subprocess
 import time
 
 import psutil
+import pytest
 import yaml
 from conftest import TINY_MATRIX
 
@@ -91,6 +92,7 @@ def kill_engine_of(cell: str, snakemake: subprocess.Popen) -> None:
     raise AssertionError("Snakemake ended before the engine appeared")
 
 
+@pytest.mark.fault("engine killed under Snakemake")
 def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that(project):
     killed = "cat/1MiB"
     running = subprocess.Popen(
@@ -153,6 +155,7 @@ def test_the_html_report_is_written_offline(measured):
     assert (measured.folder / "report.html").stat().st_size > 100_000
 
 
+@pytest.mark.fault("two invocations at once")
 def test_a_second_run_of_the_same_project_says_so_and_ends(project):
     lock = project.folder / ".snakemake/kvpeak.lock"
     lock.parent.mkdir()

@@ -82,12 +82,13 @@ def missing_cells(matrix: Matrix) -> Iterator[Missing]:
 def forget(cell: Cell) -> None:
     """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made if need be."""
     folder, log = CELLS / cell.path, read_record(cell)["log"]
-    kept = Path(log) if log else None
     for name in ("runs.csv", "cell.json", "memory.csv"):  # the marker first
-        file = folder / name
-        if kept and kept.is_dir() and not (kept / name).exists() and file.exists():
-            shutil.copy2(file, kept / name)
-        file.unlink(missing_ok=True)
+        if log and (folder / name).exists():
+            kept = LOGS / cell.path / Path(log).name / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            if not kept.exists():
+                shutil.copy2(folder / name, kept)
+        (folder / name).unlink(missing_ok=True)
 
 
 def read_record(cell: Cell) -> dict:

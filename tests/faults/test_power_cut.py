@@ -1,0 +1,21 @@
+"""The power cut in small; `make faults` does it 30 times from nothing."""
+
+import shutil
+
+import power_cut
+import pytest
+from conftest import Project
+
+
+@pytest.mark.fault("power cut: SIGKILL to Snakemake's process group at a random moment")
+def test_after_a_power_cut_one_plain_run_ends_in_the_same_finding(_measured, tmp_path):
+    def make(folder) -> Project:
+        """The measured project without results, so that a run is its cells and the analysis."""
+        shutil.copytree(_measured, folder, symlinks=True)
+        shutil.rmtree(folder / "results/cells")
+        shutil.rmtree(folder / "results/logs")
+        project = Project(folder)
+        project.set_matrix(power_cut.MATRIX)
+        return project
+
+    assert power_cut.power_cuts(3, 1, tmp_path, make) > 0

@@ -2,6 +2,7 @@
 # make failed    list the cells that failed or did not end, with cause and log
 # make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
 # make test      set up .venv and run the tests
+# make wheels    collect in wheels/ what an installation without a network needs (docs/offline.md)
 # make publish   make the finding and copy it to docs/findings/NAME (default: the system and the date)
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
 # MATRIX=config/cuda/matrix.yaml runs another matrix; GPUS=2 measures on two NVIDIA GPUs side by side, one cell on each.
@@ -10,13 +11,21 @@ ACCEL ?= cpu
 PYTHON ?= python3
 CONFIG := $(if $(MATRIX)$(GPUS), --config)$(if $(MATRIX), matrix=$(MATRIX))$(if $(GPUS), gpus=$(GPUS))
 VENV := .venv
+# With a folder wheels/ everything is installed from it, without a network (docs/offline.md).
+ifneq ($(if $(filter wheels,$(MAKECMDGOALS)),,$(wildcard wheels)),)
+export PIP_NO_INDEX := 1
+export PIP_FIND_LINKS := $(CURDIR)/wheels
+export UV_OFFLINE := 1
+export UV_NO_INDEX := 1
+export UV_FIND_LINKS := $(CURDIR)/wheels
+endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(ACCEL)
 # uv installs in seconds what takes pip minutes; behind a mirror that only pip.conf names: make INSTALL="$(BIN)/python -m pip install"
 INSTALL ?= $(BIN)/uv pip install --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
-.PHONY: finding failed faults test lint format publish columns bench pins clean
+.PHONY: finding wheels failed faults test lint format publish columns bench pins clean
 
 finding: $(INSTALLED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md$(CONFIG)
@@ -27,6 +36,9 @@ failed: $(INSTALLED)
 faults: $(DEV)
 	$(BIN)/python -m pytest -m fault
 	$(BIN)/python tests/faults/power_cut.py --times 30 --seed 0
+
+wheels: $(INSTALLED)
+	$(BIN)/python workflow/scripts/collect_wheels.py --accel $(ACCEL) $(addprefix --matrix ,$(MATRIX))
 
 test: $(DEV)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

@@ -127,6 +127,13 @@ def test_a_mistake_in_the_matrix_is_one_line_and_nothing_runs(project):
     assert not (project.folder / "results").exists()
 
 
+def test_several_gpus_without_one_are_one_line_and_nothing_runs(project):
+    done = project.snakemake("-n", "--config", "gpus=2")
+    assert done.returncode == 1
+    assert "--config gpus: 2; expected none, because MLX runs on cpu here" in done.stdout
+    assert "Traceback" not in done.stdout
+
+
 def test_a_failing_claim_fails_check_and_not_the_finding(measured):
     claims = {
         "claims": [

@@ -1,0 +1,35 @@
+"""The matrix for NVIDIA GPUs: planned here, run there."""
+
+import pytest
+from conftest import ROOT
+
+from kvpeak.errors import UserError
+from kvpeak.host import gpus_asked_for
+from kvpeak.matrix import load_matrix
+
+
+@pytest.fixture
+def matrix(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    return load_matrix("config/cuda/matrix.yaml")
+
+
+def test_without_a_gpu_every_cell_stays_in_the_plan_with_the_reason(matrix, monkeypatch):
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "cpu")
+    plan = list(matrix.plan())
+    assert len(plan) == 288
+    assert all(reason.startswith("needs a GPU") for _, reason in plan)
+    assert matrix.cells_here == []
+
+
+def test_with_one_every_cell_runs(matrix, monkeypatch):
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "cuda")
+    assert len(matrix.cells_here) == 288
+
+
+def test_several_gpus_are_a_number_and_need_cuda():
+    assert gpus_asked_for("2", "cuda") == 2
+    assert gpus_asked_for(0, "cpu") == 0
+    for given, accelerator in ((2, "cpu"), (-1, "cuda"), ("all", "cuda"), (None, "cuda")):
+        with pytest.raises(UserError, match=f"--config gpus: {given}; expected"):
+            gpus_asked_for(given, accelerator)

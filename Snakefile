@@ -42,6 +42,23 @@ include: "workflow/rules/analysis.smk"
 include: "workflow/rules/report.smk"
 
 
+# Under a cluster's executor only the cells and the calibration are sent to its nodes.
+localrules:
+    finding,
+    model,
+    shapes,
+    prompt,
+    environment,
+    engine,
+    plan,
+    aggregate,
+    checks,
+    replay,
+    figures,
+    render,
+    check,
+
+
 rule finding:
     default_target: True
     input:

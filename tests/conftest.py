@@ -4,10 +4,12 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
+from disks import Disks
 
 from kvpeak.blas import load_openblas
 
@@ -119,3 +121,45 @@ def measured(_measured, tmp_path) -> Project:
     """A copy of the tiny project with every cell measured and the finding rendered."""
     shutil.copytree(_measured, tmp_path / "measured", symlinks=True)
     return Project(tmp_path / "measured")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A function that mounts a disk of so many KiB at a folder and copies into it what was there."""
+    with Disks(tmp_path) as disks:
+        yield disks.small
+
+
+@pytest.fixture
+def read_only(tmp_path):
+    """A function that makes a folder read-only, for root too."""
+    with Disks(tmp_path) as disks:
+        yield disks.read_only
+
+
+def pytest_collection_modifyitems(items):
+    """Tests that inject a fault say which: the marker `fault`, for the table at the end."""
+    for item in items:
+        if marker := item.get_closest_marker("fault"):
+            item.user_properties.append(("fault", marker.args[0]))
+
+
+def pytest_terminal_summary(terminalreporter):
+    """Print how often each fault was injected, survived, and lost something (a test that failed)."""
+    counts = {outcome: Counter() for outcome in ("passed", "failed", "skipped")}
+    for outcome, count in counts.items():
+        for report in terminalreporter.getreports(outcome):
+            if report.when == "call" or outcome != "passed":
+                count.update(value for key, value in report.user_properties if key == "fault")
+    passed, failed, skipped = counts.values()
+    if not passed + failed + skipped:
+        return
+    terminalreporter.section("faults")
+    line = "{:<100} {:>8} {:>8} {:>4}".format
+    terminalreporter.write_line(line("fault", "injected", "survived", "lost"))
+    for name in sorted({*passed, *failed, *skipped}):
+        note = f"  ({skipped[name]} not possible here)" if skipped[name] else ""
+        row = line(name, passed[name] + failed[name], passed[name], failed[name])
+        terminalreporter.write_line(row + note)
+    injected, survived, lost = (passed + failed).total(), passed.total(), failed.total()
+    terminalreporter.write_line(line("all", injected, survived, lost))

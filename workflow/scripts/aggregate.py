@@ -184,9 +184,13 @@ def main() -> int:
         "--out", type=Path, default=Path("results"), help="the folder; default: %(default)s"
     )
     arguments = parser.parse_args()
-    rows = read_plan(arguments.plan)
-    tables, measured = gather(rows)
-    write_together(arguments.out, tables)
+    try:
+        rows = read_plan(arguments.plan)
+        tables, measured = gather(rows)
+        write_together(arguments.out, tables)
+    except (UserError, OSError) as error:
+        print(f"aggregate: {error}", file=sys.stderr)
+        return 1
     missing = len(rows) - measured
     print(
         f"{measured} cells measured" + (f", {missing} missing" if missing else ""),

@@ -8,7 +8,8 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from kvpeak.config_file import ConfigError
+from kvpeak.errors import UserError
+from kvpeak.files import write_together
 from kvpeak.matrix import AXES, Cell, Matrix, digest, load_matrix
 from kvpeak.outcomes import to_be_skipped, would_exceed
 
@@ -63,13 +64,12 @@ def main() -> int:
         if arguments.request:
             print(json.dumps(told(matrix, matrix.cell(arguments.request)), indent=1))
             return 0
-    except ConfigError as error:
+        if arguments.out:
+            write_together(arguments.out.parent, {arguments.out.name: plan_csv(matrix)})
+        print(plan_summary(matrix))
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 1
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(plan_csv(matrix), encoding="utf-8")
-    print(plan_summary(matrix))
     return 0
 
 

@@ -221,7 +221,11 @@ def main() -> int:
     except OSError as error:
         print(f"{error.filename}: {error.strerror}; make it: snakemake --cores 1", file=sys.stderr)
         return 1
-    write_together(arguments.out.parent, {arguments.out.name: text})
+    try:
+        write_together(arguments.out.parent, {arguments.out.name: text})
+    except OSError as error:
+        print(f"{error.filename}: {error.strerror}", file=sys.stderr)
+        return 1
     return 0
 
 

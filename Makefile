@@ -1,6 +1,7 @@
 # make finding   set up .venv and run: snakemake --cores 1 report/finding.md
 # make failed    list the cells that failed or did not end, with cause and log
 # make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
+# make slurm     add what profiles/slurm needs (docs/cluster.md)
 # make test      set up .venv and run the tests
 # make wheels    collect in wheels/ what an installation without a network needs (docs/offline.md)
 # make publish   make the finding and copy it to docs/findings/NAME (default: the system and the date)
@@ -79,8 +80,11 @@ $(DEV): requirements/dev.txt $(INSTALLED)
 	$(INSTALL) --quiet -r requirements/dev.txt
 	touch $@
 
+slurm: $(INSTALLED)
+	$(INSTALL) --quiet -r requirements/slurm.txt
+
 pins: $(VENV)/bin/python
-	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev; do \
+	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev slurm; do \
 		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--custom-compile-command "make pins" $$f.in -o $$f.txt; done
 

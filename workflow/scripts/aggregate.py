@@ -114,9 +114,11 @@ def work(record: dict) -> dict:
 
 @cache
 def read_config(folder: str) -> dict | None:
-    """A model's config.json, None if it is not there."""
-    path = Path(folder, "config.json")
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+    """A model's config.json, None if it is not there or damaged: what was measured is shown all the same."""
+    try:
+        return json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 @cache

@@ -63,13 +63,18 @@ def running(folder: Path) -> Iterator[None]:
         socket_folder = Path("/run/munge")
         socket_folder.mkdir(mode=0o755, exist_ok=True)
         shutil.chown(socket_folder, "munge", "munge")
-        daemons = (
+        daemons = [
             ["runuser", "-u", "munge", "--", "munged", "--foreground"],
             ["slurmctld", "-D", "-i"],
             ["slurmd", "-D"],
-        )
-        for command in daemons:
-            log = started.enter_context((folder / f"{command[-2]}.out").open("wb"))
+        ]
+        if (
+            subprocess.run(["munge", "--no-input"], capture_output=True, check=False).returncode
+            == 0
+        ):
+            del daemons[0]  # it runs as a service
+        for number, command in enumerate(daemons):
+            log = started.enter_context((folder / f"{number}.out").open("wb"))
             daemon = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
             started.callback(stop, daemon)
         wait_until_idle(folder)

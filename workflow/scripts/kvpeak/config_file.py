@@ -11,6 +11,7 @@ from jsonschema.exceptions import ValidationError, relevance
 
 from kvpeak.errors import UserError
 
+MOST_ENTRIES = 1_000_000  # a matrix of 10,000 prompts has 20,000
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
@@ -18,6 +19,7 @@ class ConfigError(UserError):
     """A user's mistake in a configuration file; its text is one line: file, key, value, what to do."""
 
     def __init__(self, file: Path | str, key: str, message: str):
+        key = key if len(key) <= 200 else f"{key[:200]}..."
         where = f"{file}: {key}: " if key else f"{file}: "
         super().__init__(" ".join(f"{where}{message}".split()))
 
@@ -43,11 +45,23 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             seen[key] = key_node.start_mark.line + 1
         return super().construct_mapping(node, deep)
 
+    def construct_yaml_int(self, node):
+        value = super().construct_yaml_int(node)
+        if abs(value) >= 1 << 63:  # thousands of digits cannot even be spelled in a message
+            raise yaml.MarkedYAMLError(
+                problem="a whole number beyond 64 bits", problem_mark=node.start_mark
+            )
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
 
 def load_yaml(file: Path | str):
     """Return what the YAML file holds.
 
-    Raises ConfigError if it cannot be read or parsed, or if a mapping gives a key twice.
+    Raises ConfigError if it cannot be read or parsed, if a mapping gives a key twice, or if aliases make it huge
+    or endless.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
@@ -56,13 +70,32 @@ def load_yaml(file: Path | str):
     except UnicodeDecodeError as error:
         raise ConfigError(file, "", f"is not UTF-8 text (byte {error.start})") from None
     try:
-        return yaml.load(text, _Loader)
+        data = yaml.load(text, _Loader)
+        if _entries(data, {}) > MOST_ENTRIES:
+            raise ConfigError(
+                file, "", f"has more than {MOST_ENTRIES} entries when its aliases are replaced"
+            )
+        return data
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}" if mark else ""
         raise ConfigError(file, line, error.problem or error.context or "is not YAML") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError(file, "", f"is not YAML: {error}") from None
+
+
+def _entries(value, known: dict[int, float]) -> float:
+    """How many values there are in `value` when every alias is replaced; infinite if one contains itself.
+
+    known: the counts by id() of the values that were looked at.
+    """
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = float("inf")  # whoever meets it inside itself finds this
+        inner = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_entries(each, known) for each in inner)
+    return known[id(value)]
 
 
 def key_path(parts) -> str:

@@ -136,7 +136,7 @@ def _load_safetensors(folder: Path, dtype: str | None) -> tuple[nn.Module, dict]
 
     try:
         model, config = mlx_lm_load(folder, lazy=True)
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # MLX refuses headers and sizes beyond the file
         raise UserError(f"{folder}: {' '.join(str(error).split())}") from None
     if dtype:
         model.set_dtype(_dtype(dtype))

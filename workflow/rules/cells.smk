@@ -1,4 +1,5 @@
-# Cells: each in a process of its own, alone on the machine, or on one of its GPUs where several were asked for.
+# Cells: each in a process of its own, alone on the machine, or on one of its GPUs where several were asked for. Each start has
+# a log of its own, which the runner makes.
 
 
 rule cell:
@@ -6,8 +7,6 @@ rule cell:
         needs_of,
     output:
         "results/cells/{cell}/runs.csv",  # with cell.json and memory.csv beside it, which are there when it is
-    log:
-        "results/logs/{cell}/cell.log",
     priority: priority_of
     threads: CELL_THREADS
     resources:
@@ -22,4 +21,3 @@ rule cell:
         " --matrix {resources.matrix:q}"
         " --digest {params.digest}"
         " --gpus {resources.gpus}"
-        " 2>&1 | tee {log:q} >&2"

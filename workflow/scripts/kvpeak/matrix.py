@@ -371,7 +371,7 @@ class Matrix:
                 raise ConfigError(
                     self.file,
                     f"models.{model}.config",
-                    f"{shown(str(path))} cannot be read: {error}",
+                    f"{shown(str(path))} cannot be read: {getattr(error, 'strerror', None) or error}",
                 ) from None
         return self._shapes[model]
 

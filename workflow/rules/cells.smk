@@ -1,5 +1,4 @@
-# Cells: each in a process of its own, alone on the machine, or on one of its GPUs where several were asked for. Each start has
-# a log of its own, which the runner makes.
+# Cells: each in a process of its own, alone on the machine, or on one of its GPUs where several were asked for.
 
 
 rule cell:
@@ -7,6 +6,8 @@ rule cell:
         needs_of,
     output:
         "results/cells/{cell}/runs.csv",  # with cell.json and memory.csv beside it, which are there when it is
+    log:
+        "results/logs/{cell}/cell.log",
     priority: priority_of
     threads: CELL_THREADS
     resources:
@@ -21,3 +22,4 @@ rule cell:
         " --matrix {resources.matrix:q}"
         " --digest {params.digest}"
         " --gpus {resources.gpus}"
+        " 2>&1 | tee {log:q} >&2"

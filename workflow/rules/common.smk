@@ -63,10 +63,8 @@ def digest_of(wildcards):
 
 def needs_of(wildcards):
     """What the cell runs from: its model, the prompt's token ids (a replay needs only their number), and the
-    engine, which is a build of its own or an environment.
-
-    One function for all: calling one for each of 10,000 cells takes Snakemake a second.
-    """
+    engine, which is a build of its own or an environment. One function for all: calling
+    one for each of 10,000 cells takes Snakemake a second."""
     cell = cell_of(wildcards)
     engine = MATRIX.commits[cell.commit]["engine"]
     needs = [f"{MATRIX.model_folder(cell)}/model.json"]

@@ -44,7 +44,7 @@ NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 
 wildcard_constraints:
     **{axis: NAME for axis in AXES},
-    cell="/".join([NAME for _ in AXES]) + r"/r[1-9]\d*",
+    cell=rf"({NAME}/){{{len(AXES)}}}r[1-9]\d*",
 
 
 def cell_of(wildcards) -> Cell:

@@ -2,8 +2,11 @@
 
 import copy
 import fcntl
+import json
+import os
 import signal
 import subprocess
+import sys
 import time
 
 import psutil
@@ -75,6 +78,27 @@ def test_one_cell_can_be_run_by_its_path(project):
     target = CELL.format("prealloc", "none") + "/runs.csv"
     assert project.snakemake(target).returncode == 0
     assert len(list(project.folder.glob("results/cells/**/runs.csv"))) == 1
+
+
+@pytest.mark.parametrize("chosen", [None, "1"])
+def test_the_engine_computes_with_as_many_threads_as_without_snakemake(
+    project, monkeypatch, chosen
+):
+    """Snakemake gives its steps one thread with --cores 1; no measurement may depend on that."""
+    if chosen:
+        monkeypatch.setenv("OPENBLAS_NUM_THREADS", chosen)
+    else:
+        for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
+            monkeypatch.delenv(name, raising=False)
+    plain = subprocess.run(
+        [sys.executable, "-c", "from kvpeak.blas import load_openblas; print(load_openblas())"],
+        cwd=project.folder / "workflow/scripts", capture_output=True, text=True, check=True,
+    ).stdout.strip()  # fmt: skip
+    cell = CELL.format("cat", "none")
+    assert project.snakemake(f"{cell}/runs.csv").returncode == 0
+    said = json.loads(project.read(f"{cell}/cell.json"))["engine"]["blas"]
+    assert said == plain
+    assert f"{chosen or len(os.sched_getaffinity(0))} threads" in said or "OpenBLAS" not in said
 
 
 def kill_engine_of(cell: str, snakemake: subprocess.Popen) -> None:

@@ -7,9 +7,23 @@ import shlex
 import sys
 import time
 
+# Snakemake gives each of these the rule's threads, which is 1 with --cores 1: then an engine on a CPU computes
+# with one thread. The steps get back what the user has set, or nothing.
+THREAD_LIMITS = (
+    "GOTO_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)  # fmt: skip
+AS_SET_BY_USER = "; ".join(
+    f"export {name}={shlex.quote(os.environ[name])}" if name in os.environ else f"unset {name}"
+    for name in THREAD_LIMITS
+)
+
 # The steps run with the interpreter that runs Snakemake, whether or not its environment is active. A prefix
 # replaces Snakemake's own, which is the strict mode: without it a failed step before a pipe would pass.
-shell.prefix(f'set -euo pipefail; PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; ')
+shell.prefix(
+    f"set -euo pipefail; {AS_SET_BY_USER}; "
+    f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; '
+)
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from expand import plan_summary

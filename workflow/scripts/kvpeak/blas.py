@@ -12,7 +12,9 @@ REFERENCE = "reference BLAS of the MLX wheel"
 
 
 def load_openblas() -> str:
-    """Load OpenBLAS for the whole process and return what it says of itself; call it before importing MLX.
+    """Load OpenBLAS for the whole process and return what it says of itself and how many threads it takes.
+
+    To be called before MLX is imported.
 
     Returns REFERENCE where the system has none, and `Accelerate` on macOS, where MLX needs no help.
     """
@@ -25,5 +27,5 @@ def load_openblas() -> str:
         except (OSError, AttributeError):  # not there, or there and another BLAS
             continue
         config.restype = ctypes.c_char_p
-        return config().decode()
+        return f"{config().decode()}, {library.openblas_get_num_threads()} threads"
     return REFERENCE

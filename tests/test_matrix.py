@@ -128,6 +128,19 @@ def test_a_request_holds_everything_its_engine_needs():
     assert request["protocol"]["warmup"] == 1
 
 
+def test_a_model_may_generate_fewer_tokens_than_the_protocol_says():
+    tiny = BASE["models"]["tiny"]
+    some = matrix(models={"tiny": tiny, "slow": tiny | {"generate": 4}})
+    requests = [some.request(cell) for cell in some.combinations]
+    generated = {r["model"]["name"]: r["protocol"]["generate"] for r in requests}
+    assert generated == {"tiny": 128, "slow": 4}
+    assert not any("generate" in r["model"] for r in requests)
+    at_the_end = {"prompts": {"long": {"tokens": 8192 - 4}}, "exclude": [{"model": "tiny"}]}
+    matrix(models={"tiny": tiny, "slow": tiny | {"generate": 4}}, **at_the_end)
+    with pytest.raises(ConfigError, match="8188 and 5 generated are more than the 8192 positions"):
+        matrix(models={"tiny": tiny, "slow": tiny | {"generate": 5}}, **at_the_end)
+
+
 def test_the_default_matrix_is_valid_and_plans_the_gpu_model_only_where_there_is_one(monkeypatch):
     monkeypatch.setenv("KVPEAK_ACCELERATOR", "cpu")
     cells = load_matrix("config/matrix.yaml").cells_here

@@ -44,6 +44,28 @@ def test_the_fast_replay_keeps_the_same_books(shapes, work, slack):
     assert books(again) == books(fast)
 
 
+class Told:
+    """A pool's memory that only remembers what it was told."""
+
+    def __init__(self):
+        self.calls = []
+
+    def make(self, heap: int, size: int) -> None:
+        self.calls.append(("make", heap, size))
+
+    def drop(self, heap: int, size: int) -> None:
+        self.calls.append(("drop", heap, size))
+
+
+@settings(deadline=None, max_examples=30)
+@given(shapes=st.sampled_from(MODELS), work=WORK, slack=st.one_of(st.none(), st.integers(0, 4)))
+def test_the_fast_replay_tells_the_memory_the_same(shapes, work, slack):
+    plain, fast = Told(), Told()
+    Replay(CandlePool(slack, plain)).run(candle_trace(shapes, work))
+    FastReplay(CandlePool(slack, fast)).run(candle_trace(shapes, work))
+    assert fast.calls == plain.calls
+
+
 def test_the_fast_replay_remembers_no_more_with_more_runs():
     """Its memory does not grow with the number of events."""
     sizes = []

@@ -26,6 +26,7 @@ shell.prefix(
 )
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
+from calibrate import DTYPES
 from expand import plan_summary
 from kvpeak.errors import UserError
 from kvpeak.host import gpus_asked_for, missing_packages
@@ -127,6 +128,13 @@ def calibrations_here():
     live = {name for name, entry in MATRIX.commits.items() if entry["engine"] == "mlx"}
     paths = {f"results/calibration/{c.commit}.json" for c in MATRIX.cells_here if c.commit in live}
     return sorted(path for path in paths if not PARTIAL or os.path.exists(path))
+
+
+def dtypes_of(wildcards):
+    """The types that the commit's cells compute in; every one if a model's own files have to say it."""
+    models = {cell.model for cell in MATRIX.cells_here if cell.commit == wildcards.commit}
+    dtypes = {MATRIX.models[model]["dtype"] for model in models}
+    return DTYPES if None in dtypes else sorted(dtypes)
 
 
 def python_of(wildcards):

@@ -47,11 +47,13 @@ rule calibration:
     threads: workflow.cores
     params:
         python=python_of,
+        dtypes=dtypes_of,
     message:
         "Measuring what {wildcards.commit} can do at most on this machine"
     shell:
         "python workflow/scripts/calibrate.py"
         " --commit {wildcards.commit}"
         " --python {params.python:q}"
+        " --dtypes {params.dtypes}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"

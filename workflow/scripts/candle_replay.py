@@ -110,7 +110,7 @@ def replay_cell(
     memory = backing(request, predicted["pool_peak_mib"] + weights)
     base_rss = psutil.Process().memory_info().rss / MIB
     pool = CandlePool(slack, memory)
-    replay = Replay(pool) if memory else FastReplay(pool)
+    replay = FastReplay(pool)
     for size in weight_tensors(shapes) if memory else ():
         memory.make(SHARED, size)
     trace = candle_trace(shapes, work)

@@ -37,7 +37,7 @@ _KIND_KEYS = {
     "package": ("package", "version", "file", "sha256"),
     "random": ("config",),
 }
-_ANY_KIND = ("kind", "weights", "dtype", "seed", "config", "needs")
+_ANY_KIND = ("kind", "weights", "dtype", "seed", "config", "needs", "generate")
 _RUN_PROTOCOL = (
     "warmup", "recorded", "generate", "ignore_eos", "repeat_penalty", "repeat_window",
 )  # fmt: skip
@@ -244,6 +244,10 @@ class Matrix:
         shapes = self.commits[cell.commit]["engine"] == "candle-replay"
         return f"models/{'shapes/' if shapes and 'config' in self.models[cell.model] else ''}{cell.model}"
 
+    def generate(self, model: str) -> int:
+        """How many tokens each run of the model generates."""
+        return self.models[model].get("generate", self.protocol["generate"])
+
     def build_entry(self, commit: str) -> dict:
         """What decides how an external engine is built."""
         entry = self.commits[commit]
@@ -257,8 +261,9 @@ class Matrix:
             self.models[cell.model],
             self.prompts[cell.prompt],
         )
+        model = {key: value for key, value in model.items() if key != "generate"}
         if commit["engine"] == "candle-replay":
-            model = {**model, "weights": "none"}
+            model["weights"] = "none"
         own = host.missing_packages(commit.get("packages", {}))
         return {
             "cell": cell.as_dict(),
@@ -273,7 +278,7 @@ class Matrix:
             "cap": cell.cap,
             "options": self.variants[cell.variant],
             "protocol": {key: self.protocol[key] for key in _RUN_PROTOCOL}
-            | {"seed": model["seed"]},
+            | {"generate": self.generate(cell.model), "seed": model["seed"]},
             "limits": {
                 "timeout_s": self.protocol["timeout_s"],
                 "guard_fraction": self.protocol["guard"],
@@ -336,7 +341,7 @@ class Matrix:
 
     def _check_length(self, prompt: str, model: str) -> None:
         entry, key = self.prompts[prompt], f"prompts.{prompt}.tokens"
-        tokens, generate = entry["tokens"], self.protocol["generate"]
+        tokens, generate = entry["tokens"], self.generate(model)
         positions = self.shapes(model).get("max_position_embeddings")
         if isinstance(positions, int) and tokens + generate > positions:
             raise ConfigError(

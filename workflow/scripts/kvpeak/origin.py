@@ -25,19 +25,20 @@ def read_records(plan: list[dict]) -> list[dict]:
 
 def engines(records: list[dict]) -> list[dict]:
     """What each commit ran: packages, device, and what else its engine said of itself."""
-    found = {}
+    found: dict[str, dict] = {}
     for record in records:
         engine = record["engine"]
         versions = engine.get("versions", {})
         spelled = ", ".join(f"{package} {version}" for package, version in versions.items())
         if blas := engine.get("blas"):
             spelled += f"; BLAS: {blas}"
-        found.setdefault(record["cell"]["commit"], spelled or "says nothing of itself")
-    return [{"commit": commit, "versions": versions} for commit, versions in found.items()]
+        said = spelled or "says nothing of itself"
+        found.setdefault(record["cell"]["commit"], {})[said] = None
+    return [{"commit": commit, "versions": " / ".join(said)} for commit, said in found.items()]
 
 
 def models(records: list[dict]) -> list[dict]:
-    """Each measured model: source, weights, dtypes, and the hash of its model.json."""
+    """Each measured model: source, weights, dtypes, generated tokens, and the hash of its model.json."""
     found = {}
     for record in records:
         entry = record["request"]["model"]
@@ -48,6 +49,7 @@ def models(records: list[dict]) -> list[dict]:
                 "weights": entry["weights"],
                 "source": model_source(entry),
                 "dtypes": {},
+                "generate": record["request"]["protocol"]["generate"],
                 "sha256": record["inputs"]["model_sha256"],
             },
         )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvpeak.errors import UserError
+from kvpeak.files import FAILURE
 from kvpeak.matrix import Cell, Matrix
-from kvpeak.progress import FAILURE
 
 CELLS = Path("results/cells")
 LOGS = Path("results/logs")

@@ -150,8 +150,8 @@ class CandlePool(Pool):
 
     def wait(self) -> None:
         for heap, counts in enumerate(self._free_count):
-            for size, count in counts.items():
-                self._drop(heap, size, count)
+            for size in self._free_sizes[heap]:
+                self._drop(heap, size, counts[size])
             counts.clear()
             self._free_sizes[heap].clear()
         self.free = 0

@@ -4,10 +4,9 @@ import contextlib
 import sys
 from pathlib import Path
 
+from kvpeak.files import FAILURE
 from kvpeak.rates import decode_tok_s, prefill_tok_s
 from kvpeak.watch import Watched
-
-FAILURE = "failure.txt"  # in the folder of a start that failed: the cause in one line
 
 
 class Progress:

@@ -62,6 +62,25 @@ class Effect(NamedTuple):
     free: int
     peak: int
     peak_held: int
+    memory: tuple[
+        tuple[str, int, int], ...
+    ]  # what the pool's memory was told: (make or drop, heap, size)
+
+
+class Journal:
+    """Stands before a pool's memory and writes down what it is told."""
+
+    def __init__(self, memory):
+        self._memory = memory
+        self.lines: list[tuple[str, int, int]] = []
+
+    def make(self, heap: int, size: int) -> None:
+        self.lines.append(("make", heap, size))
+        self._memory.make(heap, size)
+
+    def drop(self, heap: int, size: int) -> None:
+        self.lines.append(("drop", heap, size))
+        self._memory.drop(heap, size)
 
 
 class FastReplay(Replay):
@@ -69,11 +88,14 @@ class FastReplay(Replay):
 
     What a block does follows from its script, the number of its layers, the free buffers, the buffers of the
     tensors that it drops, and its sizes, of which only the classes matter in the private heap, where
-    every buffer is a power of two. The passes of a decode, and the layers of one, soon repeat them.
+    every buffer is a power of two. The passes of a decode, and the layers of one, soon repeat them. The pool's
+    memory, if it has one, is told every time.
     """
 
     def __init__(self, pool: CandlePool):
         super().__init__(pool)
+        if pool.memory:
+            pool.memory = Journal(pool.memory)
         self._effects: dict[tuple, Effect] = {}
         self._numbers: dict[tuple, int] = {}  # pool.state() → its number
         self._states: list[tuple] = []
@@ -95,6 +117,8 @@ class FastReplay(Replay):
         pool.peak_held = max(pool.peak_held, pool.held + effect.peak_held)
         pool.held += effect.held
         pool.free += effect.free
+        for call, heap, size in effect.memory:
+            getattr(pool.memory, call)(heap, size)
         for place in inputs:
             del buffers[place]
         buffers.update(zip(places(script.outputs, layers), effect.outputs, strict=True))
@@ -113,6 +137,8 @@ class FastReplay(Replay):
     def _observe(self, block: Block) -> Effect:
         """Take the block apart, into layers and those into events, and say what it did."""
         pool, layers = self.pool, block.layers
+        told = pool.memory.lines if pool.memory else []
+        told_before = len(told)
         held, free, peak, peak_held = pool.held, pool.free, pool.peak, pool.peak_held
         pool.peak, pool.peak_held = held + free, held
         if len(layers) > 1:
@@ -130,6 +156,7 @@ class FastReplay(Replay):
             free=pool.free - free,
             peak=pool.peak - held - free,
             peak_held=pool.peak_held - held,
+            memory=tuple(told[told_before:]),
         )
         pool.peak, pool.peak_held = max(peak, pool.peak), max(peak_held, pool.peak_held)
         return effect

@@ -23,7 +23,9 @@ endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(ACCEL)
 # uv installs in seconds what takes pip minutes; behind a mirror that only pip.conf names: make INSTALL="$(BIN)/python -m pip install"
-INSTALL ?= $(BIN)/uv pip install --python $(BIN)/python
+# Like pip it is to compile what it installs: else each first process does so, in its own time and memory, and where
+# PYTHONDONTWRITEBYTECODE is set every one.
+INSTALL ?= $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
 .PHONY: finding wheels failed faults test lint format publish columns bench pins clean

@@ -40,7 +40,7 @@ def refused_or_read(make) -> Matrix | None:
         return make()
     except ConfigError as error:
         assert "\n" not in str(error)
-        assert len(str(error)) < 2000
+        assert len(str(error)) < 1100
         return None
 
 

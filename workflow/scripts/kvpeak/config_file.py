@@ -12,6 +12,7 @@ from jsonschema.exceptions import ValidationError, relevance
 from kvpeak.errors import UserError
 
 MOST_ENTRIES = 1_000_000  # a matrix of 10,000 prompts has 20,000
+MOST_TEXT = 1000  # characters of a message
 SCHEMAS = Path(__file__).parents[2] / "schemas"
 
 
@@ -21,7 +22,8 @@ class ConfigError(UserError):
     def __init__(self, file: Path | str, key: str, message: str):
         key = key if len(key) <= 200 else f"{key[:200]}..."
         where = f"{file}: {key}: " if key else f"{file}: "
-        super().__init__(" ".join(f"{where}{message}".split()))
+        text = " ".join(f"{where}{message}".split())
+        super().__init__(text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}...")
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):

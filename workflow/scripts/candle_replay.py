@@ -5,19 +5,17 @@ and nothing is computed; by default every buffer is really allocated, so that th
 peak can be held against the bookkeeping.
 """
 
-import argparse
-import json
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from kvpeak import host
-from kvpeak.answering import peak_rss_mib, take_stdout
+from kvpeak.answering import Emit, peak_rss_mib, run_engine
 from kvpeak.backing import DeviceMemory, HostMemory
-from kvpeak.errors import Unsupported, UserError
+from kvpeak.errors import Unsupported
 from kvpeak.model_files import CONFIG, read_config
 from kvpeak.pools import SHARED, CandlePool
 from kvpeak.prediction import predict, prefill_details, workload
@@ -81,7 +79,7 @@ def backing(request: dict, needed_mib: float) -> HostMemory | DeviceMemory | Non
     return memory
 
 
-def answer(request: dict, emit: Callable[..., None]) -> None:
+def answer(request: dict, emit: Emit) -> None:
     """Replay the request; the last event is `done` or `outcome`. Raises UserError."""
     folder = Path(request["model"]["folder"])
     dtype = request["model"].get("dtype")
@@ -102,7 +100,7 @@ def answer(request: dict, emit: Callable[..., None]) -> None:
 
 
 def replay_cell(
-    request: dict, shapes: Shapes, work: Workload, slack: int | None, emit: Callable[..., None]
+    request: dict, shapes: Shapes, work: Workload, slack: int | None, emit: Emit
 ) -> None:
     """Emit the events from `loaded` to `done`."""
     predicted = predict(shapes, work, slack)
@@ -141,7 +139,7 @@ def replay_runs(
     warmup: int,
     work: Workload,
     weights_mib: float,
-    emit: Callable[..., None],
+    emit: Emit,
 ) -> list[dict[str, float]]:
     """Replay the runs, emit their events, and return the peaks of each in MiB."""
     pool, peaks, phase = replay.pool, [], "reset"
@@ -179,19 +177,7 @@ def compact(details: dict) -> dict:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("request", type=Path, help="a JSON file, as docs/protocol.md describes it")
-    path = parser.parse_args().request
-    emit = take_stdout()
-    try:
-        answer(json.loads(path.read_text(encoding="utf-8")), emit)
-    except (OSError, json.JSONDecodeError) as error:
-        print(f"candle_replay: {path}: {error}", file=sys.stderr)
-        return 1
-    except UserError as error:
-        print(f"candle_replay: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_engine("candle_replay", __doc__, answer)
 
 
 if __name__ == "__main__":

@@ -3,16 +3,12 @@
 Live inference with MLX and mlx-lm, on Metal, CUDA or a CPU.
 """
 
-import argparse
-import json
 import re
 import sys
-from collections.abc import Callable
-from pathlib import Path
 
-from kvpeak.answering import peak_rss_mib, take_stdout
+from kvpeak.answering import Emit, peak_rss_mib, run_engine
 from kvpeak.blas import load_openblas
-from kvpeak.errors import Unsupported, UserError
+from kvpeak.errors import Unsupported
 from kvpeak.null_buffers import on_null_buffer
 
 # What MLX says when it cannot allocate: on a CPU, with Metal, with CUDA.
@@ -21,7 +17,7 @@ OUT_OF_MEMORY = re.compile(r"malloc|out of memory|insufficient memory", re.IGNOR
 NULL_BUFFER = "malloc gave MLX no memory (it used the null pointer as a buffer)"
 
 
-def answer(request: dict, emit: Callable[..., None]) -> None:
+def answer(request: dict, emit: Emit) -> None:
     """Run the request; the last event is `done` or `outcome`. Raises UserError."""
     on_null_buffer(lambda: emit("outcome", outcome="oom", detail=NULL_BUFFER))
     blas = load_openblas()
@@ -40,19 +36,7 @@ def answer(request: dict, emit: Callable[..., None]) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("request", type=Path, help="a JSON file, as docs/protocol.md describes it")
-    path = parser.parse_args().request
-    emit = take_stdout()
-    try:
-        answer(json.loads(path.read_text(encoding="utf-8")), emit)
-    except (OSError, json.JSONDecodeError) as error:
-        print(f"mlx_engine: {path}: {error}", file=sys.stderr)
-        return 1
-    except UserError as error:
-        print(f"mlx_engine: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_engine("mlx_engine", __doc__, answer)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """What every engine program of this project does: answer on standard output, and know its own peak."""
 
+import argparse
 import json
 import os
 import re
@@ -8,8 +9,32 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from kvpeak.errors import UserError
 
-def take_stdout() -> Callable[..., None]:
+Emit = Callable[..., None]
+
+
+def run_engine(program: str, description: str, answer: Callable[[dict, Emit], None]) -> int:
+    """An engine's main: read the request that the command line names, and let `answer` emit the events.
+
+    Returns the exit code. What `answer` raises as a UserError, and a request that cannot be read, is one line.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("request", type=Path, help="a JSON file, as docs/protocol.md describes it")
+    path = parser.parse_args().request
+    emit = take_stdout()
+    try:
+        answer(json.loads(path.read_text(encoding="utf-8")), emit)
+    except (OSError, json.JSONDecodeError) as error:
+        print(f"{program}: {path}: {error}", file=sys.stderr)
+        return 1
+    except UserError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def take_stdout() -> Emit:
     """Keep standard output for events, and send what anything else prints to standard error.
 
     Returns the function that writes one event: its name, and its keys.

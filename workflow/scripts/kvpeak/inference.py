@@ -12,13 +12,12 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from kvpeak import allocator, attention, mlx_device, models
+from kvpeak.answering import Emit
 from kvpeak.blas import REFERENCE
 from kvpeak.errors import Unsupported, UserError
 from kvpeak.generation import Generation, Sampling, generate
 from kvpeak.host import installed_version
 from kvpeak.kv_caches import make_caches
-
-Emit = Callable[..., None]
 
 # What decides memory and speed: MLX, and under CUDA the libraries that compute for it.
 PACKAGES = (

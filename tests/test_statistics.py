@@ -121,6 +121,14 @@ def test_outliers_are_far_in_spread_and_in_practice():
     assert not statistics.outliers([1, 100]).any()
 
 
+@pytest.mark.parametrize("count", [3, 5, 15])
+def test_one_group_of_normal_values_in_a_hundred_has_an_outlier(count):
+    groups = 4000
+    values = np.random.default_rng(count).normal(100, 30, (groups, count))
+    flags = statistics.outliers(values.ravel(), np.repeat(np.arange(groups), count))
+    assert 0.005 < flags.reshape(groups, count).any(axis=1).mean() < 0.015
+
+
 def test_runs_inside_a_process_count_as_one_value():
     cell = ("mlx", "tiny", "p", "cat", "none", "default")
     axes = dict(zip(statistics.AXES, cell, strict=True))

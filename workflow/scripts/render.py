@@ -27,6 +27,7 @@ NO_COMPARISON = Lead(
 )
 
 DEFAULT_MATRIX = "config/matrix.yaml"
+FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
 
 
 def environment(templates: str = TEMPLATES) -> jinja2.Environment:
@@ -49,7 +50,11 @@ def environment(templates: str = TEMPLATES) -> jinja2.Environment:
         "picture": picture,
         "verbatim": verbatim,
     }
-    jinja.globals |= {"table": markdown.table, "SHOWN": sections.SHOWN}
+    jinja.globals |= {
+        "table": markdown.table,
+        "SHOWN": sections.SHOWN,
+        "FAR_OFF_SHOWN": FAR_OFF_SHOWN,
+    }
     return jinja
 
 
@@ -98,6 +103,11 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "claims": sections.claims_section(checks),
         "outcomes": [row for row in summary if row["outcome"] != "ok"],
         "flagged": flagged(summary),
+        "far_off": [
+            {"row": row, "runs": results.outliers[cell]}
+            for cell, row in results.summary.items()
+            if cell in results.outliers
+        ],
         "not_here": not_here(plan),
         "missing": list(missing_cells(matrix)),
         "unmeasured": unmeasured(plan, results.summary),

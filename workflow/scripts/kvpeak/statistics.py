@@ -20,6 +20,7 @@ RESAMPLES = 1999
 # 4 against 4 is the smallest that can reach p < 0.05.
 MIN_PROCESSES = 4
 MAX_PROCESSES = 1000  # no more are ever proposed
+OUTLIER_ALPHA = 0.01
 FAR = 0.05  # a value nearer to the median than this share is no outlier
 
 
@@ -166,17 +167,21 @@ def holm(p_values) -> np.ndarray:
 def outliers(values, groups=None) -> np.ndarray:
     """Flag values far from the others of their group; a flag is shown, the value stays in every mean.
 
-    Far is a modified z-score above 3.5 (Iglewicz and Hoaglin 1993: distance from the median in units of the scaled
-    median absolute deviation) and more than the share FAR of the median. In a group of fewer than 3 values none is.
-    `groups`: the number of each value's group; without it all are of one.
+    Far is what Grubbs' test finds (Grubbs 1969: distance from the mean in standard deviations; of normal values it flags
+    one in a group with the probability OUTLIER_ALPHA, however small the group) and more than the share FAR of the
+    median. In a group of fewer than 3 values none is. `groups`: the number of each value's group; without it all are
+    of one.
     """
     values = pd.Series(np.asarray(values, float))
-    groups = np.zeros(values.size) if groups is None else np.asarray(groups)
-    median = values.groupby(groups).transform("median")
-    distance = (values - median).abs()
-    scale = distance.groupby(groups).transform("median") / stats.norm.ppf(0.75)
-    enough = values.groupby(groups).transform("count") >= 3
-    return (enough & (distance > 3.5 * scale) & (distance > FAR * median.abs())).to_numpy()
+    grouped = values.groupby(np.zeros(values.size) if groups is None else np.asarray(groups))
+    count, median = grouped.transform("count"), grouped.transform("median")
+    distance = (values - grouped.transform("mean")).abs()
+    tested = count >= 3
+    n = count.where(tested, 3)
+    t = stats.t.isf(OUTLIER_ALPHA / (2 * n), n - 2)
+    most = (n - 1) / np.sqrt(n) * np.sqrt(t**2 / (n - 2 + t**2)) * grouped.transform("std")
+    far = (values - median).abs() > FAR * median.abs()
+    return (tested & far & (distance > most)).to_numpy()
 
 
 TERMS = {"1": 0, "T": 1, "T2": 2}  # the term's name → its power of T

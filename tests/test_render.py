@@ -117,7 +117,8 @@ def some_flagged_and_mixed() -> None:
         return rows
 
     def disturb(rows):
-        next(row for row in reversed(rows) if row["warmup"] == "False")["decode_tok_s"] = "1.5"
+        last = next(row for row in rows if row["round"] == "4" and row["warmup"] == "False")
+        last["decode_tok_s"] = "70"
         return rows
 
     edited("summary", change)

@@ -18,4 +18,4 @@ def test_after_a_power_cut_one_plain_run_ends_in_the_same_finding(_measured, tmp
         project.set_matrix(TINY_MATRIX | {"kv_caches": ["cat"]})
         return project
 
-    power_cut.power_cuts(3, 1, tmp_path, make)
+    power_cut.power_cuts(2, 1, tmp_path, make)

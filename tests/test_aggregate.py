@@ -59,13 +59,15 @@ def read(name: str) -> list[dict]:
 
 def test_a_cell_is_the_mean_of_its_processes_and_their_largest_peak(cells):
     memory = RECORD["memory"]
-    cells(1, [999, 10, 20], memory=memory | {"peak_footprint_mib": 100.5})
-    cells(2, [999, 45], memory=memory | {"peak_footprint_mib": 99.25})
+    peaks = ("peak_footprint_mib", "peak_device_mib")
+    cells(1, [999, 10, 20], memory=memory | dict(zip(peaks, (100.5, 7), strict=True)))
+    cells(2, [999, 45], memory=memory | dict(zip(peaks, (99.25, 9), strict=True)))
     assert aggregate.main() == 0
     (row,) = read("summary")
     assert tuple(row) == SUMMARY.names
     assert (row["rounds"], row["runs"], row["decode_tok_s"]) == ("2", "3", "30")
     assert (row["peak_footprint_mib"], row["peak_footprint_min_mib"]) == ("100.5", "99.25")
+    assert (row["peak_device_mib"], row["peak_device_min_mib"]) == ("9", "7")
     assert (row["outcome"], row["dirty"], row["prefill_tok_s"]) == ("ok", "no", "")
     assert [run["warmup"] for run in read("runs")] == ["true", "false", "false", "true", "false"]
 

@@ -1,5 +1,6 @@
 """Before → after on the small result set (tests/data/small), and on changes made up in the tests."""
 
+import csv
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from kvpeak import comparisons
 from kvpeak.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
-from kvpeak.results import SPEEDS, Results, read_results
+from kvpeak.results import SPEEDS, Results, headline, read_results
 
 SMALL = Path(__file__).parent / "data/small"
 
@@ -23,8 +24,7 @@ def two_cells(before, after, column="decode_tok_s", peaks=(1000.0, 400.0)) -> Re
     cells = [("mlx", "tiny", "p", "cat", cap, "default") for cap in ("none", "32MiB")]
     summary = {
         cell: {
-            "outcome": "ok", "peak_mib": peak, "peak_footprint_mib": peak, "flags": None,
-            "peak_footprint_min_mib": peak - 5, "method": "live", "prompt_tokens": 513,
+            "outcome": "ok", "peak_mib": peak, "peak_min_mib": peak - 5, "flags": None, "method": "live", "prompt_tokens": 513,
         }
         for cell, peak in zip(cells, peaks, strict=True)
     }  # fmt: skip
@@ -78,10 +78,39 @@ def test_ranges_that_meet_are_noise():
     apart = two_cells([1.0], [1.0], peaks=(1000.0, 900.0))
     assert compare(apart, "cap", "none", "32MiB").pairs[0].above_noise
     for row in apart.summary.values():
-        row["peak_footprint_min_mib"] = row["peak_mib"] - 150
+        row["peak_min_mib"] = row["peak_mib"] - 150
     assert not compare(apart, "cap", "none", "32MiB").pairs[0].above_noise
     near = two_cells([1.0], [1.0], peaks=(1000.0, 960.0))
     assert not compare(near, "cap", "none", "32MiB").pairs[0].above_noise
+
+
+def on_cuda(tmp_path, smallest: str) -> Results:
+    """The small result set under CUDA: device peaks of 1,000 and 900 MiB at most, and 10 MiB of every footprint."""
+    table = tmp_path / "summary.csv"
+    with (SMALL / "summary.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))[:2]
+    for row, peak in zip(rows, (1000, 900), strict=True):
+        row |= {"accelerator": "cuda", "peak_device_mib": peak, "peak_device_min_mib": smallest}
+        row |= {"peak_footprint_mib": 10, "peak_footprint_min_mib": 10}
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    return read_results(SMALL / "plan.csv", table, SMALL / "runs.csv")
+
+
+def test_device_peaks_whose_ranges_meet_are_noise(tmp_path):
+    assert not compare(on_cuda(tmp_path, "850"), "cap", "none", "32MiB").pairs[0].above_noise
+    assert compare(on_cuda(tmp_path, ""), "cap", "none", "32MiB").pairs[0].above_noise
+
+
+def test_a_summary_without_the_smallest_device_peak_is_read(small):
+    row = next(iter(small.summary.values()))
+    older = {name: value for name, value in row.items() if name != "peak_device_min_mib"}
+    assert headline(older | {"accelerator": "cuda", "peak_device_mib": 7}) == {
+        "peak_mib": 7,
+        "peak_min_mib": None,
+    }
 
 
 def test_verdicts_on_a_speed():
@@ -162,7 +191,7 @@ def test_a_measured_change_leads_before_a_larger_prediction(small):
     for cap, peak in (("none", 9000.0), ("32MiB", 1000.0)):
         cell = (*replayed, cap, "default")
         row = small.summary["mlx-0.32.4", "tiny", "alice-512", "cat", cap, "default"]
-        peaks = {"peak_mib": peak, "peak_footprint_mib": peak, "peak_footprint_min_mib": peak}
+        peaks = {"peak_mib": peak, "peak_min_mib": peak}
         plan[cell], summary[cell] = "", row | peaks | {"method": "replayed: counted"}
     both = replace(small, plan=plan, summary=summary)
     assert lead(compare(both, "cap", "none", "32MiB")).pair.names["commit"] == "mlx-0.32.4"

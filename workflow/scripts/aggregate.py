@@ -133,7 +133,6 @@ def shapes_of(folder: str, dtype: str) -> Shapes | None:
 
 def summarise(processes: list[dict]) -> dict:
     """One cell: the largest peaks of its processes, the mean of their mean speeds (the process is the replicate)."""
-    footprints = values_of(processes, "peak_footprint_mib")
     hashes = {sha for process in processes for sha in process["tokens_sha256"]}
     return {
         "rounds": len(processes),
@@ -147,7 +146,12 @@ def summarise(processes: list[dict]) -> dict:
             )
         },
         **{name: max(values_of(processes, name), default=None) for name in PEAKS},
-        "peak_footprint_min_mib": min(footprints, default=None),
+        **{
+            f"peak_{counter}_min_mib": min(
+                values_of(processes, f"peak_{counter}_mib"), default=None
+            )
+            for counter in ("footprint", "device")
+        },
         **{name: mean(values_of(processes, name)) for name in SPEEDS},
         "tokens_sha256": first(hashes) if len(hashes) < 2 else "differs",
         **{name: joined(values_of(processes, name)) for name in TEXTS},

@@ -107,16 +107,17 @@ SUMMARY = Table(
     + columns(
         ("rounds", "", "how many processes"),
         ("runs", "", "how many recorded runs in all of them"),
-        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`, `skipped`"),
+        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`"),
     )
     + _COUNTS
     + columns(
-        ("peak_footprint_mib", "MiB", "the headline: the operating system's own lifetime peak of the process; the largest of all processes"),
+        ("peak_footprint_mib", "MiB", "the headline but under CUDA: the operating system's own lifetime peak of the process; the largest of all processes"),
         ("peak_footprint_min_mib", "MiB", "the smallest of all processes"),
         ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
         ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
         ("peak_rss_mib", "MiB", "the largest resident set"),
-        ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound"),
+        ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under CUDA; the largest of all processes"),
+        ("peak_device_min_mib", "MiB", "the smallest of all processes"),
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
         ("prefill_tok_s", "tok/s", "mean over processes of the mean over their recorded runs"),
         ("ttft_ms", "ms", "the same of the time to first token"),

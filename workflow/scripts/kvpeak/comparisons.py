@@ -39,7 +39,7 @@ class Pair:
     """Two cells that differ on the compared axis only; a side that was not run here is None."""
 
     names: dict[str, str]  # on the other axes
-    before: dict | None  # rows of the summary, with peak_mib
+    before: dict | None  # rows of the summary, with peak_mib and peak_min_mib
     after: dict | None
     speeds: dict[str, Change] = field(default_factory=dict)  # by column; only what both sides have
     flags: tuple[str, ...] = ()
@@ -158,9 +158,8 @@ def has_peak(row: dict | None) -> bool:
 
 
 def peak_range(row: dict) -> tuple[float, float]:
-    """The smallest and the largest peak of a cell's processes, MiB; the device's peak has no range."""
-    largest = row["peak_mib"]
-    smallest = row["peak_footprint_min_mib"] if row["peak_footprint_mib"] == largest else None
+    """The smallest and the largest peak of a cell's processes, MiB; the largest alone where the smallest is not known."""
+    largest, smallest = row["peak_mib"], row["peak_min_mib"]
     return (largest if smallest is None else smallest), largest
 
 

@@ -26,7 +26,7 @@ class Results:
     plan: dict[CellName, str]  # → why the cell does not run here, '' if it does
     summary: dict[
         CellName, dict
-    ]  # → its row of summary.csv plus peak_mib; None where a value is missing
+    ]  # → its row of summary.csv plus what headline() adds; None where a value is missing
     processes: dict[
         str, dict[CellName, np.ndarray]
     ]  # column of SPEEDS → cell → mean of each process
@@ -57,7 +57,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
             for row in rows(planned)
             if not (row["reason"] or "").startswith("not applicable")
         },
-        summary={_cell(row): row | {"peak_mib": peak_mib(row)} for row in rows(measured)},
+        summary={_cell(row): row | headline(row) for row in rows(measured)},
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),
     )
@@ -79,9 +79,16 @@ def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
     return lines
 
 
-def peak_mib(row: dict) -> float | None:
-    """The cell's headline peak: of the device's memory under CUDA, elsewhere of the process's footprint."""
-    return row["peak_device_mib" if row["accelerator"] == "cuda" else "peak_footprint_mib"]
+def headline(row: dict) -> dict[str, float | None]:
+    """The cell's headline peak, and the smallest of its processes, MiB: of the device under CUDA, else the footprint.
+
+    `peak_min_mib` is None where it is not known, as in an older summary.csv without the device's.
+    """
+    counter = "device" if row["accelerator"] == "cuda" else "footprint"
+    return {
+        "peak_mib": row[f"peak_{counter}_mib"],
+        "peak_min_mib": row.get(f"peak_{counter}_min_mib"),
+    }
 
 
 def read_table(path: Path | str) -> pd.DataFrame:

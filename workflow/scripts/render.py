@@ -11,7 +11,7 @@ import jinja2
 import pandas as pd
 
 from kvpeak import markdown, origin, sections
-from kvpeak.comparisons import Lead, compare, leading
+from kvpeak.comparisons import PRACTICAL, Lead, compare, leading
 from kvpeak.errors import UserError
 from kvpeak.files import write_together
 from kvpeak.markdown import Markdown, code, number
@@ -54,6 +54,7 @@ def environment(templates: str = TEMPLATES) -> jinja2.Environment:
         "table": markdown.table,
         "SHOWN": sections.SHOWN,
         "FAR_OFF_SHOWN": FAR_OFF_SHOWN,
+        "PRACTICAL": PRACTICAL,
     }
     return jinja
 
@@ -114,6 +115,9 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "planned": len({cell_path(row) for row in plan}),
         "fewer": [row for row in summary if row["rounds"] < matrix.protocol["processes"]],
         "methods": names_of(summary, "method"),
+        "variants": names_of(summary, "variant"),
+        "kv_caches": names_of(summary, "kv_cache"),
+        "caps": names_of(summary, "cap"),
         "machines": names_of(summary, "machine"),
         "harness": names_of(summary, "harness"),
         "dirty": any(row["dirty"] == "yes" for row in summary),

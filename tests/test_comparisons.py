@@ -198,8 +198,8 @@ def test_a_measured_change_leads_before_a_larger_prediction(small):
     only = {cell: row for cell, row in summary.items() if cell[0] == "candle"}
     sentence = lead(compare(replace(both, summary=only), "cap", "none", "32MiB")).sentence
     assert (
-        "(9.00× less), predicted by a replay (replayed: counted); speed was not measured."
-        in sentence
+        "(9.00× less) in the process that holds the replayed pool and the weights (replayed: counted); "
+        "speed was not measured." in sentence
     )
 
 

@@ -82,6 +82,17 @@ def test_peak_by_length_shows_lengths_units_and_both_sides(cap):
     assert "tiny alice-2048 cat oom → 660 MiB" in figure.alt
 
 
+def test_a_caption_says_what_the_peak_of_a_replayed_cell_is(cap):
+    assert "replayed" not in figures.peak_by_length(cap).caption
+    pairs = [replace(pair, before=pair.before | {"method": "replayed: real"}) for pair in cap.pairs]
+    replayed = replace(cap, pairs=pairs)
+    for figure in (
+        figures.peak_by_length(replayed),
+        figures.peak_by_counter(replayed, pairs[0]),
+    ):
+        assert figure.caption.endswith("without Metal's runtime and the host's mask.")
+
+
 def test_lines_differ_without_their_colour(cap):
     """Each cache has a marker of its own, each side a fill and a dash pattern of its own."""
     assert len(set(figures.MARKERS)) == len(figures.COLOURS)

@@ -239,6 +239,22 @@ def test_thousands_of_cells_are_folded(rendered):
     assert "pairs that changed least are left to `results/summary.csv`" in text
 
 
+def test_the_peak_of_a_replayed_cell_is_not_called_the_engine_s(rendered):
+    def replayed():
+        def change(rows):
+            return [row | {"method": "replayed: real"} for row in rows]
+
+        edited("summary", change)
+
+    text = rendered(replayed)
+    check_markdown(text)
+    _, _, comparison = text.partition("## Cap")
+    table, _, doubts = comparison.partition("## What this does not prove")
+    assert "measured, but it is not the engine's" in table
+    assert "computed nothing: their speed is not known, and their footprint is not" in doubts
+    assert "predicted by a replay" not in text
+
+
 def test_a_mistake_in_the_matrix_is_one_line(project, monkeypatch, capsys):
     Path("config/matrix.yaml").write_text(MATRIX.replace("compare:", "compair:"))
     monkeypatch.setattr(sys, "argv", ["render.py"])

@@ -298,7 +298,7 @@ def _method(pair: Pair) -> str:
     if pair.live:
         return ""
     methods = dict.fromkeys(side["method"] for side in (pair.before, pair.after))
-    return f", predicted by a replay ({' and '.join(methods)})"
+    return f" in the process that holds the replayed pool and the weights ({' and '.join(methods)})"
 
 
 def spell_name(axis: str, name: str) -> str:

@@ -137,7 +137,8 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
         alt=f"Peak memory against prompt length, {before} → {after}. "
         + _spoken(pairs, _spell_peaks),
         caption=f"The process's peak memory; open markers and broken lines: {before}, filled markers and "
-        f"solid lines: {after}. A point is the largest peak of the cell's processes.",
+        f"solid lines: {after}. A point is the largest peak of the cell's processes."
+        + _replayed(pairs),
         svg=_svg(figure),
     )
 
@@ -224,7 +225,7 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
         title=f"One peak, several counters, {before} → {after}",
         alt=f"Peak memory in MiB by counter, {where}: {numbers}.",
         caption=f"The peak of {where} as each counter saw it. An allocator's live bytes leave out the free buffers "
-        "that it keeps.",
+        "that it keeps." + _replayed([pair]),
         svg=_svg(figure),
     )
 
@@ -521,6 +522,16 @@ def _grouped(items, key) -> dict:
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
+
+
+def _replayed(pairs: list[Pair]) -> str:
+    """What the peak of a replayed cell is; '' without one."""
+    if all(pair.live for pair in pairs):
+        return ""
+    return (
+        " The peak of a replayed cell is that of the process that holds the pool and the weights, without Metal's "
+        "runtime and the host's mask."
+    )
 
 
 def _sides(comparison: Comparison) -> tuple[str, str]:

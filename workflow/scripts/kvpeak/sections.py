@@ -49,6 +49,7 @@ def comparison_section(comparison: Comparison) -> dict:
         "after": comparison.after,
         "slug": comparison.slug,
         "found": lead(comparison).sentence,
+        "replayed": replayed,
         "table": markdown.table(header, body, right) if body else "",
         "left_out": len(both) - len(shown),
         "one_sided": len(comparison.pairs) - len(both),

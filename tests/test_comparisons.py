@@ -122,12 +122,12 @@ def test_verdicts_on_a_speed():
     assert the_change(quiet, [80.0, 81, 79, 82], column="ttft_ms").verdict == FASTER
     unclear = the_change(quiet, [100.0, 112, 92, 101])
     assert unclear.verdict == UNCLEAR
-    assert unclear.would_do > 4
+    assert unclear.needs > 4
 
 
 def test_a_speed_with_too_few_processes_is_not_testable():
     change = the_change([100.0, 100, 100], [50.0, 50, 50])
-    assert (change.verdict, change.would_do, change.ratio.low) == (NOT_TESTABLE, 4, None)
+    assert (change.verdict, change.needs, change.ratio.low) == (NOT_TESTABLE, 4, None)
 
 
 def test_many_comparisons_need_more_processes():
@@ -137,7 +137,7 @@ def test_many_comparisons_need_more_processes():
     (pair,) = compare(results, "cap", "none", "32MiB").pairs
     change = pair.speeds["decode_tok_s"]
     assert (change.verdict, change.p) == (NOT_TESTABLE, None)
-    assert change.would_do == 5  # 2 / C(10, 5) = 0.008 < 0.05 / 3
+    assert change.needs == 5  # 2 / C(10, 5) = 0.008 < 0.05 / 3
 
 
 def test_far_off_runs_are_flagged(tmp_path):
@@ -169,7 +169,7 @@ def test_the_lead_says_when_speed_cannot_be_told(small):
     found = lead(compare(small, "kv_cache", "cat", "prealloc"))
     assert found.title.startswith("With the prealloc cache instead of cat the peak of tiny at 513")
     assert (
-        "decode 100.0 → 100.0 tok/s is not testable (ratio 1.000, n = 1 and 4; 4 would do)"
+        "decode 100.0 → 100.0 tok/s is not testable (ratio 1.000, n = 1 and 4; needs at least 4 a side)"
         in found.sentence
     )
     assert "(mlx-0.32.4, no cap)" in found.sentence

@@ -82,14 +82,42 @@ def test_an_interval_across_the_margin_is_neither_inside_nor_outside():
     assert ratio.outside(0.5, 0.9) and ratio.inside(1.0, 1.08)
 
 
-def test_the_number_of_processes_that_would_do():
-    quiet, noisy_one = [100.0, 101, 99, 100], [100.0, 130, 70, 100]
-    assert statistics.processes_for_interval(quiet, quiet, 0.95, 1.05) == 4
-    many = statistics.processes_for_interval(noisy_one, quiet, 0.95, 1.05)
+def test_how_many_processes_it_takes_to_tell():
+    def needed(of, to, low=0.95, high=1.05, alpha=0.05):
+        return statistics.processes_to_tell(of, to, low, high, alpha)
+
+    quiet, noisy_one = [100.0, 101, 99], [100.0, 130, 70, 100]
+    assert needed(quiet, quiet) == 4
+    many = needed(noisy_one, quiet)
     spread = np.hypot(np.std(noisy_one, ddof=1), np.std(quiet, ddof=1)) / 100
     assert many == pytest.approx((1.96 * spread / np.log(1.05)) ** 2, rel=0.05)
-    assert statistics.processes_for_interval([1.0], [1.0], 0.95, 1.05) == 4
-    assert statistics.processes_for_interval([2.0, 2.1], [1.0, 1.1], 0.95, 1.05) is None
+    assert needed([1.0], [1.0], alpha=0.05 / 10) == 4  # to be the same no rank test is needed
+    assert needed([1.5], [1.0], alpha=0.05 / 10) == 6
+    assert needed([150.0, 151, 149], quiet, alpha=0.05 / 10) == 6
+    assert needed([150.0] * 7, quiet * 3) == 8  # more than there are
+    assert needed([105.0, 115, 95], quiet) is None  # at the margin itself no number tells
+    assert needed(quiet, quiet, low=-np.inf) == 4
+
+
+def test_beyond_the_bounds_takes_the_interval_and_the_rank_test():
+    quiet = np.array([100.0, 101, 99, 100])
+    one = statistics.place_ratios({"a": (quiet * 0.8, quiet)}, 0.95, 1.05)["a"]
+    assert (one.place, one.p, one.needs) == (
+        statistics.BEYOND,
+        pytest.approx(2 / 70, rel=0.2),
+        None,
+    )
+    three = {name: (quiet * factor, quiet) for name, factor in {"a": 0.8, "b": 1, "c": 1.5}.items()}
+    found = statistics.place_ratios(three, 0.95, 1.05)
+    assert [found[name].place for name in three] == ["too few", "inside", "too few"]
+    assert (found["a"].p, found["a"].needs) == (None, 5)  # 2 / C(10, 5) = 0.008 < 0.05 / 3
+
+
+def test_the_rank_test_is_against_the_bound_that_is_refused():
+    quiet = np.array([100.0, 101, 99, 100])
+    same = statistics.place_ratios({"a": (quiet, quiet + 0.1)}, 1.5, np.inf)["a"]
+    assert same.place == statistics.BEYOND
+    assert statistics.place_ratios({"a": (2 * quiet, quiet)}, 1.5, np.inf)["a"].place == "inside"
 
 
 def test_a_rank_test_of_three_against_three_cannot_reach_significance():

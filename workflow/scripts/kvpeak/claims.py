@@ -105,8 +105,8 @@ def spell_absent(file: Path | str, claims: list[Claim], planned: dict[str, list[
 
 def evaluate(claim: Claim, results: Results) -> list[Verdict]:
     """Judge every group of the claim: a verdict each, with `fold` one for all; of those not measured one a reason."""
-    label = _labels(claim)
-    judged = [(label(group), *_judge(claim, group, results)) for group in claim.groups]
+    label, placed = _labels(claim), _place_speeds(claim, results)
+    judged = [(label(group), *_judge(claim, group, results, placed)) for group in claim.groups]
     measured = [(*row, 1) for row in judged if row[1] != NOT_MEASURED]
     if claim["fold"] and len(measured) > 1:
         measured = [_folded(measured)]
@@ -165,7 +165,7 @@ def _by_reason(named_reasons) -> str:
     )
 
 
-def _judge(claim: Claim, group: Group, results: Results) -> tuple[str, str]:
+def _judge(claim: Claim, group: Group, results: Results, placed: dict) -> tuple[str, str]:
     kind = KINDS[claim.kind]
     column = claim["column"] or "tokens_sha256"
     missing = {cell: results.missing(cell, column) for cell in group.cells}
@@ -174,7 +174,7 @@ def _judge(claim: Claim, group: Group, results: Results) -> tuple[str, str]:
         return NOT_MEASURED, foreign
     if len(cells) < (kind.at_least or len(group.cells)):
         return NOT_MEASURED, _reasons(group, missing)
-    verdict, detail = kind.judge(claim, group, cells, results)
+    verdict, detail = kind.judge(claim, group, cells, results, placed)
     without = f"; not counted: {_reasons(group, missing)}" if len(cells) < len(group.cells) else ""
     return verdict, detail + without
 
@@ -197,9 +197,10 @@ def _reasons(group: Group, missing: dict[CellName, str]) -> str:
 
 
 # Kinds: what each says of the measured cells of a group. Every judge returns (verdict, detail).
+# `placed` is what _place_speeds says: a speed is judged together with those of the claim's other groups.
 
 
-def _judge_value(claim, group, cells, results):
+def _judge_value(claim, group, cells, results, placed):
     found = results.summary[cells[0]][claim["column"]]
     expected = claim["expected"] if group.expected is None else group.expected
     n = (
@@ -210,22 +211,22 @@ def _judge_value(claim, group, cells, results):
     return _against(claim, found, expected, f"{_number(found)}{n}, expected {_number(expected)}")
 
 
-def _judge_ratio(claim, group, cells, results):
-    low, high, bounds = _bounds(claim, claim["expected"])
+def _judge_ratio(claim, group, cells, results, placed):
     if claim["column"] in SPEEDS:
-        return _judge_speed(claim, cells, results, low, high, bounds)
+        return _judge_speed(claim, placed[group.cells])
+    low, high, bounds = _bounds(claim, claim["expected"])
     of, to = (results.summary[cell][claim["column"]] for cell in cells)
     return _between(of / to, low, high), f"{_number(of)} / {_number(to)} = {of / to:.3f}; {bounds}"
 
 
-def _judge_difference(claim, group, cells, results):
+def _judge_difference(claim, group, cells, results, placed):
     low, high, bounds = _bounds(claim, claim["expected"])
     of, to = (results.summary[cell][claim["column"]] for cell in cells)
     detail = f"{_number(of)} − {_number(to)} = {_number(of - to)}; {bounds}"
     return _between(of - to, low, high), detail
 
 
-def _judge_spread(claim, group, cells, results):
+def _judge_spread(claim, group, cells, results, placed):
     found = {cell: results.summary[cell][claim["column"]] for cell in cells}
     least, most = min(found, key=found.get), max(found, key=found.get)
     allowance = claim["allowance_mib"] or 0
@@ -238,7 +239,7 @@ def _judge_spread(claim, group, cells, results):
     return _between(found[most], 0, limit), detail
 
 
-def _judge_same_tokens(claim, group, cells, results):
+def _judge_same_tokens(claim, group, cells, results, placed):
     found = {}
     for cell in cells:
         found.setdefault(results.summary[cell]["tokens_sha256"], []).append(_name(group, cell))
@@ -247,27 +248,44 @@ def _judge_same_tokens(claim, group, cells, results):
     return FAILS, "; ".join(f"{value[:12]}: {', '.join(names)}" for value, names in found.items())
 
 
-def _judge_equivalence(claim, group, cells, results):
-    low, high = statistics.within(claim["margin_pct"] / 100)
-    return _judge_speed(claim, cells, results, low, high, f"margin {low:.3f} to {high:.3f}")
+def _judge_equivalence(claim, group, cells, results, placed):
+    return _judge_speed(claim, placed[group.cells])
 
 
-def _judge_speed(claim, cells, results, low, high, bounds):
-    """By the ratio's interval over processes: inside the bounds, beyond them, or neither."""
-    of, to = (results.speeds(cell, claim["column"]) for cell in cells)
-    ratio = statistics.ratio_of_means(of, to)
-    detail = f"ratio {ratio.spelled()}; {bounds}"
-    if ratio.inside(low, high):
+def _judge_speed(claim, placed: statistics.Placed):
+    """Beyond the bounds is what it is in a comparison: by the interval over processes and the corrected rank test."""
+    *_, bounds = _speed_bounds(claim)
+    detail = f"ratio {placed.ratio.spelled()}; {bounds}"
+    if placed.place == statistics.INSIDE:
         return HOLDS, detail
-    if ratio.outside(low, high):
-        return FAILS, detail
-    return (
-        NOT_TESTABLE,
-        f"{detail}; {_would_do(statistics.processes_for_interval(of, to, low, high))}",
-    )
+    if placed.place == statistics.BEYOND:
+        return FAILS, f"{detail}; p = {placed.p:.3g}"
+    return NOT_TESTABLE, f"{detail}; {_needs(placed.needs)}"
 
 
-def _judge_pool_growth(claim, group, cells, results):
+def _place_speeds(claim: Claim, results: Results) -> dict[tuple[CellName, ...], statistics.Placed]:
+    """Cells of a group → where their ratio of speeds lies, for the measured groups of a claim about such a ratio."""
+    column = claim["column"]
+    if claim.kind not in ("ratio", "equivalence") or column not in SPEEDS:
+        return {}
+    samples = {
+        group.cells: tuple(results.speeds(cell, column) for cell in group.cells)
+        for group in claim.groups
+        if not any(results.missing(cell, column) for cell in group.cells)
+        and not _foreign(claim, group.cells, results)
+    }
+    low, high, _ = _speed_bounds(claim)
+    return statistics.place_ratios(samples, low, high)
+
+
+def _speed_bounds(claim: Claim) -> tuple[float, float, str]:
+    if claim.kind == "ratio":
+        return _bounds(claim, claim["expected"])
+    low, high = statistics.within(claim["margin_pct"] / 100)
+    return low, high, f"margin {low:.3f} to {high:.3f}"
+
+
+def _judge_pool_growth(claim, group, cells, results, placed):
     of, to = (results.summary[cell] for cell in cells)
     found = of[claim["column"]] - to[claim["column"]]
     if of["kv_bytes_per_token"] is None:
@@ -282,14 +300,14 @@ def _judge_pool_growth(claim, group, cells, results):
     return _against(claim, found, predicted, detail)
 
 
-def _judge_growth_law(claim, group, cells, results):
+def _judge_growth_law(claim, group, cells, results, placed):
     series = _by_length(claim, cells, results)
     terms = claim["terms"] or list(statistics.TERMS)
     fit = statistics.fit_growth(*zip(*series, strict=True), terms) if series else None
     if fit is None or fit.intervals is None:
         lengths = len({tokens for tokens, _ in series})
         return NOT_TESTABLE, (
-            f"not testable with {lengths} lengths for {len(terms)} terms; {len(terms) + 1} would do"
+            f"not testable with {lengths} lengths for {len(terms)} terms; needs at least {len(terms) + 1} lengths"
         )
     low, high = fit.intervals[fit.terms.index(claim["leading"])]
     longest = max(tokens for tokens, _ in series)
@@ -297,7 +315,9 @@ def _judge_growth_law(claim, group, cells, results):
     detail = f"{spell_fit(fit)}; {claim['leading']} makes up {share:.0%} at {longest:,} tokens"
     if low > 0 and share > 0.5:
         return HOLDS, detail
-    return (FAILS if high < 0 or share <= 0.5 else NOT_TESTABLE), detail
+    if high < 0 or share <= 0.5:
+        return FAILS, detail
+    return NOT_TESTABLE, f"{detail}; needs at least {fit.lengths + 1} lengths"
 
 
 def _by_length(claim, cells, results) -> list[tuple[int, float]]:
@@ -336,10 +356,10 @@ def spell_fit(fit: statistics.Fit) -> str:
     )
 
 
-def _would_do(processes: int | None) -> str:
+def _needs(processes: int | None) -> str:
     if processes is None:
-        return "more processes would not help"
-    return f"{processes} processes a side or more would do"
+        return f"more than {statistics.MAX_PROCESSES:,} processes a side would be needed"
+    return f"needs at least {processes} processes a side"
 
 
 def _number(value: float) -> str:

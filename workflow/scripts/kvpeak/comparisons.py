@@ -29,9 +29,7 @@ class Change:
     ratio: statistics.Ratio
     p: float | None  # of the rank test, Holm-corrected; None where it could not reach significance
     verdict: str  # SAME, FASTER, SLOWER, UNCLEAR or NOT_TESTABLE
-    would_do: (
-        int | None
-    )  # processes a side, where the verdict is UNCLEAR or NOT_TESTABLE; None: no number would
+    needs: int | None  # processes a side at least, where the verdict is UNCLEAR or NOT_TESTABLE
 
 
 @dataclass(frozen=True)
@@ -171,36 +169,33 @@ def _flags(results: Results, cell: CellName) -> list[str]:
 def _changes(one: Results, other: Results, cells) -> dict[tuple[CellName, str], Change]:
     """(cell before, column) → its change, for the pairs that have the speed on both sides."""
     samples = {
-        (cell, column): (one.speeds(cell, column), other.speeds(partner, column))
+        (cell, column): (other.speeds(partner, column), one.speeds(cell, column))
         for cell, partner in cells
         for column in SPEEDS
     }
     samples = {key: pair for key, pair in samples.items() if all(side.size for side in pair)}
-    alpha = (1 - statistics.CONFIDENCE) / max(1, len(samples))
-    p = [statistics.rank_test(*pair, alpha) for pair in samples.values()]
-    # One that cannot reach significance is a comparison all the same: it enters the correction with p = 1.
-    corrected = statistics.holm([1 if value is None else value for value in p])
+    placed = statistics.place_ratios(samples, *statistics.within(PRACTICAL))
     return {
-        (cell, column): _change(column, *pair, None if raw is None else float(adjusted), alpha)
-        for ((cell, column), pair), raw, adjusted in zip(samples.items(), p, corrected, strict=True)
+        (cell, column): Change(
+            before=float(before.mean()),
+            after=float(after.mean()),
+            ratio=placed[cell, column].ratio,
+            p=placed[cell, column].p,
+            verdict=_verdict(column, placed[cell, column]),
+            needs=placed[cell, column].needs,
+        )
+        for (cell, column), (after, before) in samples.items()
     }
 
 
-def _change(column: str, before, after, p: float | None, alpha: float) -> Change:
-    ratio = statistics.ratio_of_means(after, before)
-    low, high = statistics.within(PRACTICAL)
-    verdict, would_do = UNCLEAR, None
-    if not ratio.testable:
-        verdict, would_do = NOT_TESTABLE, statistics.MIN_PROCESSES
-    elif ratio.inside(low, high):
-        verdict = SAME
-    elif ratio.outside(low, high) and p is None:
-        verdict, would_do = NOT_TESTABLE, statistics.processes_for_rank_test(alpha)
-    elif ratio.outside(low, high) and p <= 1 - statistics.CONFIDENCE:
-        verdict = FASTER if (ratio.value > 1) == (column != "ttft_ms") else SLOWER
-    else:
-        would_do = statistics.processes_for_interval(after, before, low, high)
-    return Change(float(before.mean()), float(after.mean()), ratio, p, verdict, would_do)
+def _verdict(column: str, placed: statistics.Placed) -> str:
+    if placed.place == statistics.BEYOND:
+        return FASTER if (placed.ratio.value > 1) == (column != "ttft_ms") else SLOWER
+    return {
+        statistics.INSIDE: SAME,
+        statistics.UNCLEAR: UNCLEAR,
+        statistics.TOO_FEW: NOT_TESTABLE,
+    }[placed.place]
 
 
 # The lead.
@@ -323,7 +318,7 @@ def spell_change(column: str, change: Change) -> str:
     ratio, (name, unit) = change.ratio, SPEED_NAMES[column]
     numbers = f"{change.before:,.1f} → {change.after:,.1f} {unit}"
     shown = f"ratio {ratio.spelled()}"
-    more = f"; {change.would_do} would do" if change.would_do else ""
+    more = f"; needs at least {change.needs} a side" if change.needs else ""
     if change.verdict == SAME:
         return f"{name} is the {SAME} ({shown})"
     if change.verdict in (FASTER, SLOWER):

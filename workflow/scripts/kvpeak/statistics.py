@@ -21,6 +21,8 @@ RESAMPLES = 1999
 MIN_PROCESSES = 4
 MAX_PROCESSES = 1000  # no more are ever proposed
 OUTLIER_ALPHA = 0.01
+INSIDE, BEYOND = "inside", "beyond"
+UNCLEAR, TOO_FEW = "unclear", "too few"
 FAR = 0.05  # a value nearer to the median than this share is no outlier
 
 
@@ -115,19 +117,23 @@ def within(margin: float) -> tuple[float, float]:
     return 1 - margin, 1 + margin
 
 
-def processes_for_interval(of, to, low: float, high: float) -> int | None:
-    """How many processes a side would probably put the ratio's interval inside [low, high].
+def processes_to_tell(of, to, low: float, high: float, alpha: float) -> int | None:
+    """How many processes a side it takes at least, and more than there are, to tell where the ratio lies.
 
-    By Student's t with the spread and the ratio seen so far; without a spread (fewer than 2 a side), MIN_PROCESSES.
-    None where the ratio itself lies outside, or where MAX_PROCESSES would not do: more processes do not help.
+    By Student's t with the spread and the ratio seen so far, for an interval inside [low, high] or beyond; a ratio that
+    lies beyond needs the rank test at alpha as well. Without a spread (fewer than 2 a side) it is what any spread
+    needs. None where MAX_PROCESSES would not do.
     """
     of, to = np.asarray(of, float), np.asarray(to, float)
-    if min(of.size, to.size) < 2:
-        return MIN_PROCESSES
-    centre = _log_ratio(of, to)
+    value, there = of.mean() / to.mean(), min(of.size, to.size)
+    least = max(MIN_PROCESSES, there + 1)
+    if not low <= value <= high:
+        least = max(least, processes_for_rank_test(alpha))
+    if there < 2:
+        return least
     with np.errstate(divide="ignore"):
-        room = min(centre - np.log(low), np.log(high) - centre)
-    n = np.arange(MIN_PROCESSES, MAX_PROCESSES + 1)
+        room = np.abs(np.log(value) - np.log(np.maximum((low, high), 0))).min()
+    n = np.arange(least, MAX_PROCESSES + 1)
     spread = np.hypot(of.std(ddof=1) / of.mean(), to.std(ddof=1) / to.mean())
     half_width = stats.t.ppf((1 + CONFIDENCE) / 2, 2 * n - 2) * spread / np.sqrt(n)
     enough = n[half_width <= room]
@@ -162,6 +168,60 @@ def holm(p_values) -> np.ndarray:
     result = np.empty_like(p)
     result[order] = np.minimum(adjusted, 1)
     return result
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where a ratio lies with respect to bounds, as far as its processes tell."""
+
+    place: str  # INSIDE, BEYOND, UNCLEAR or TOO_FEW
+    ratio: Ratio
+    p: float | None  # of the rank test, Holm-corrected; None where it could not reach significance
+    needs: (
+        int | None
+    )  # processes a side at least, where it is UNCLEAR or TOO_FEW; None: no number would do
+
+
+def place_ratios(samples: dict, low: float, high: float) -> dict:
+    """Key → (of, to), the processes of both sides, to key → Placed: where mean(of) / mean(to) lies.
+
+    INSIDE: the whole interval lies in [low, high]. BEYOND takes two things: the whole interval lies on one side of them,
+    and a rank test refuses the nearer bound, its p values Holm-corrected over all the samples.
+    """
+    alpha = (1 - CONFIDENCE) / max(1, len(samples))
+    ratios = {key: ratio_of_means(of, to) for key, (of, to) in samples.items()}
+    p = [_p_within(*samples[key], ratio, low, high, alpha) for key, ratio in ratios.items()]
+    # One that cannot reach significance is a comparison all the same: it enters the correction with p = 1.
+    corrected = holm([1 if value is None else value for value in p])
+    found = {}
+    for (key, ratio), raw, adjusted in zip(ratios.items(), p, corrected, strict=True):
+        place = _place(ratio, None if raw is None else adjusted, low, high)
+        told = place in (INSIDE, BEYOND)
+        found[key] = Placed(
+            place,
+            ratio,
+            None if raw is None else float(adjusted),
+            None if told else processes_to_tell(*samples[key], low, high, alpha),
+        )
+    return found
+
+
+def _p_within(of, to, ratio: Ratio, low: float, high: float, alpha: float) -> float | None:
+    """The p of a true ratio in [low, high]: 1 where the ratio is in there, else that of the nearer bound."""
+    if smallest_rank_p(*ratio.n) > alpha:
+        return None
+    if low <= ratio.value <= high:
+        return 1.0
+    return rank_test(of, np.asarray(to) * (low if ratio.value < low else high), alpha)
+
+
+def _place(ratio: Ratio, p: float | None, low: float, high: float) -> str:
+    if ratio.inside(low, high):
+        return INSIDE
+    beyond = ratio.outside(low, high)
+    if not ratio.testable or (beyond and p is None):
+        return TOO_FEW
+    return BEYOND if beyond and p <= 1 - CONFIDENCE else UNCLEAR
 
 
 def outliers(values, groups=None) -> np.ndarray:

@@ -104,6 +104,17 @@ def test_an_outcome_of_one_process_is_that_of_the_cell(cells):
     assert row["flags"] == "load: busy; swap: grew"
 
 
+def test_what_computed_is_said_of_every_process(cells):
+    cells(1, [1, 1], engine=RECORD["engine"] | {"blas": "OpenBLAS, 2 threads"})
+    cells(2, [1, 1], engine=RECORD["engine"] | {"blas": "OpenBLAS, 1 threads"})
+    cells(1, names=(*NAMES[:3], "prealloc", *NAMES[4:]), engine={"blas": None})
+    aggregate.main()
+    cat, prealloc = read("summary")
+    assert cat["versions"] == "mlx 0.32.4, mlx-lm 0.32.2"
+    assert cat["blas"] == "OpenBLAS, 2 threads; OpenBLAS, 1 threads"
+    assert prealloc["versions"] == prealloc["blas"] == ""
+
+
 def test_other_tokens_in_one_run_show(cells):
     folder = cells(1, [1, 1, 1])
     text = (folder / "runs.csv").read_text()

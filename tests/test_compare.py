@@ -43,6 +43,33 @@ def test_the_largest_change_leads_and_what_else_differs_is_said(folders, monkeyp
     assert "Without the 1 flagged rows: From A to B" in text
 
 
+def test_other_threads_and_lengths_are_said(folders, monkeypatch, capsys):
+    table = folders / "B/summary.csv"
+    text = table.read_text().replace("2 threads", "1 threads", 2).replace(",2049,128,", ",2048,64,")
+    table.write_text(text)
+    run(monkeypatch, "A", "B")
+    text = capsys.readouterr().out
+    sides = "The two sides of {} of 8 pairs"
+    assert f"{sides.format(2)} computed with a different BLAS, or with a different number" in text
+    assert f"{sides.format(3)} have prompts of different lengths." in text
+    assert f"{sides.format(3)} generated different numbers of tokens." in text
+
+
+def test_a_folder_of_before_there_was_a_column_is_read(folders, monkeypatch, capsys):
+    later = ("peak_device_min_mib", "versions", "blas")
+    with Path("A/summary.csv").open(newline="") as file:
+        rows = [
+            {name: value for name, value in row.items() if name not in later}
+            for row in csv.DictReader(file)
+        ]
+    with Path("A/summary.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    assert run(monkeypatch, "A", "B") == 0
+    assert "BLAS" not in capsys.readouterr().out
+
+
 def test_a_folder_compared_with_itself_shows_nothing(folders, monkeypatch, capsys):
     run(monkeypatch, "A", "A")
     text = capsys.readouterr().out

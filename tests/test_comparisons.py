@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvpeak import comparisons
+from kvpeak import comparisons, sections
 from kvpeak.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
-from kvpeak.results import SPEEDS, Results, headline, read_results
+from kvpeak.results import SPEEDS, Results, read_results
 
 SMALL = Path(__file__).parent / "data/small"
 
@@ -104,13 +104,12 @@ def test_device_peaks_whose_ranges_meet_are_noise(tmp_path):
     assert compare(on_cuda(tmp_path, ""), "cap", "none", "32MiB").pairs[0].above_noise
 
 
-def test_a_summary_without_the_smallest_device_peak_is_read(small):
-    row = next(iter(small.summary.values()))
-    older = {name: value for name, value in row.items() if name != "peak_device_min_mib"}
-    assert headline(older | {"accelerator": "cuda", "peak_device_mib": 7}) == {
-        "peak_mib": 7,
-        "peak_min_mib": None,
+def test_prompts_that_are_compared_may_differ_in_length(small):
+    (sentence,) = {
+        *sections.mixed(compare(small, "prompt", "alice-512", "alice-2048").pairs, "cap")
     }
+    assert sentence.endswith("pairs have prompts of different lengths.")
+    assert not sections.mixed(compare(small, "prompt", "alice-512", "alice-2048").pairs, "prompt")
 
 
 def test_verdicts_on_a_speed():

@@ -48,6 +48,7 @@ CLAIMS = [
         "of": {"kv_cache": "cut"}, "across": "cap", "tolerance_pct": 5,
     },
 ]  # fmt: skip
+BLAS = "OpenBLAS 0.3.21, 2 threads"
 HOSTILE = "a | b *c* _d_ `e` <img src=x> [f](g) \\ $h$ ~~i~~ #j"
 
 
@@ -107,13 +108,14 @@ def markdown_characters() -> None:
 
 
 def some_flagged_and_mixed() -> None:
-    """Some rows are doubtful, one has a run that is far off; half of the cells come from another machine and another,
-    changed harness."""
+    """Some rows are doubtful, one has a run that is far off; half of the cells come from another machine, another, changed
+    harness and another number of threads."""
 
     def change(rows):
         rows[0] |= {"flags": "battery: on battery"}
         for row in rows[1::2]:
             row |= {"machine": "Other CPU", "harness": "v2", "dirty": "yes"}
+            row |= {"blas": "OpenBLAS 0.3.21, 1 threads"}
         return rows
 
     def disturb(rows):
@@ -168,7 +170,7 @@ def project(tmp_path, monkeypatch):
     peaks = {"matmul_rows": 1, "flops": 20e9, "copy": 8e9, "matvec": 6e9}
     Path("results/calibration").mkdir()
     Path("results/calibration/mlx-0.32.4.json").write_text(
-        json.dumps({"machine": "Test CPU", "dtypes": {"float32": peaks}})
+        json.dumps({"machine": "Test CPU", "blas": BLAS, "dtypes": {"float32": peaks}})
     )
     cell = Path("results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1")
     cell.mkdir(parents=True)
@@ -216,6 +218,22 @@ def check_markdown(text: str) -> None:
         columns = {len(re.findall(r"(?<!\\)\|", line)) for line in lines[start:end] if line.strip()}
         assert len(columns) == 1, lines[start:end]
     assert "" not in [line.strip("# ") for line in lines if line.startswith("#")]
+
+
+def test_what_one_cell_computed_with_reaches_the_engine_row_and_not_the_calibration(rendered):
+    def one_thread():
+        def change(rows):
+            rows[3] |= {"blas": BLAS.replace("2 threads", "1 threads")}
+            return rows
+
+        edited("summary", change)
+
+    text = rendered(one_thread)
+    assert (
+        "| Engine `mlx-0.32.4` | mlx 0.32.4, mlx-lm 0.32.2; BLAS: OpenBLAS 0.3.21, 2 threads / "
+        "OpenBLAS 0.3.21, 1 threads |"
+    ) in text
+    assert "\n1 cells come from another machine than the calibration, or from another BLAS" in text
 
 
 def test_thousands_of_cells_are_folded(rendered):

@@ -25,7 +25,10 @@ PEAKS = (
     "loaded_mib",
 )
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
-TEXTS = ("detail", "method", "weights", "machine", "accelerator", "harness", "dirty")
+TEXTS = (
+    *("detail", "method", "weights", "machine", "accelerator"),
+    *("versions", "blas", "harness", "dirty"),
+)
 
 
 def read_plan(plan: Path) -> list[dict]:
@@ -62,7 +65,7 @@ def read_process(folder: Path) -> dict | None:
     except FileNotFoundError:
         return None
     recorded = [run for run in runs if run["warmup"].lower() != "true"]
-    machine, harness = record["machine"]["before"], record["harness"]
+    machine, harness, engine = record["machine"]["before"], record["harness"], record["engine"]
     return {
         "rows": runs,
         "runs": len(recorded),
@@ -73,10 +76,14 @@ def read_process(folder: Path) -> dict | None:
         "prompt_tokens": first(run["prompt_tokens"] for run in recorded),
         "generated_tokens": first(run["generated_tokens"] for run in recorded),
         "tokens_sha256": [run["tokens_sha256"] for run in recorded if run["tokens_sha256"]],
-        "method": record["engine"].get("method", "live"),
+        "method": engine.get("method", "live"),
         "weights": record["request"]["model"]["weights"],
         "machine": machine.get("name") or "unknown",
-        "accelerator": record["engine"].get("device", {}).get("accelerator"),
+        "accelerator": engine.get("device", {}).get("accelerator"),
+        "versions": ", ".join(
+            f"{name} {text}" for name, text in engine.get("versions", {}).items()
+        ),
+        "blas": engine.get("blas"),
         "harness": harness.get("revision") or harness.get("version"),
         "dirty": "yes" if harness.get("dirty") else "no",
         "flags": record["flags"],

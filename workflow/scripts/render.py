@@ -123,7 +123,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "dirty": any(row["dirty"] == "yes" for row in summary),
         "single": {axis: names[0] for axis in AXES if len(names := names_of(summary, axis)) == 1},
         "period": period(read_table(folder / "runs.csv")),
-        "engines": origin.engines(records),
+        "engines": origin.engines(summary),
         "models": origin.models(records),
         "prompts": origin.prompts(records),
         "environments": origin.environments(folder),

@@ -127,6 +127,8 @@ SUMMARY = Table(
         ("weights", "", "`real` or `random`"),
         ("machine", "", "processor, number of CPUs, memory"),
         ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
+        ("versions", "", "the engine's packages, with their versions"),
+        ("blas", "", "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say"),
         ("kv_bytes_per_token", "bytes", "keys and values that one token adds, from the shapes"),
         ("prefill_flops", "FLOPs", "the prefill's matrix products, from the shapes; empty where they are not known"),
         ("decode_bytes", "bytes", "the least that a decode step has to move, from the shapes"),

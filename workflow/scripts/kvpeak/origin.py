@@ -10,7 +10,7 @@ from kvpeak.matrix import Matrix
 def read_records(plan: list[dict]) -> list[dict]:
     """One cell.json of each measured combination of commit, model and prompt, in the plan's order.
 
-    Not of every cell: what differs between the cells of one combination is in the tables.
+    Not of every cell: what may differ between the cells of one combination (caches, caps, rounds) is in the tables.
     """
     records = {}
     for row in plan:
@@ -23,18 +23,21 @@ def read_records(plan: list[dict]) -> list[dict]:
     return list(records.values())
 
 
-def engines(records: list[dict]) -> list[dict]:
-    """What each commit ran: packages, device, and what else its engine said of itself."""
-    found: dict[str, dict] = {}
-    for record in records:
-        engine = record["engine"]
-        versions = engine.get("versions", {})
-        spelled = ", ".join(f"{package} {version}" for package, version in versions.items())
-        if blas := engine.get("blas"):
-            spelled += f"; BLAS: {blas}"
-        said = spelled or "says nothing of itself"
-        found.setdefault(record["cell"]["commit"], {})[said] = None
-    return [{"commit": commit, "versions": " / ".join(said)} for commit, said in found.items()]
+def engines(summary: list[dict]) -> list[dict]:
+    """What each commit ran in any of its cells: packages with their versions, and the BLAS where a CPU computed."""
+    found: dict[str, dict[str, dict]] = {}
+    for row in summary:
+        said = found.setdefault(row["commit"], {"versions": {}, "blas": {}})
+        for column, texts in said.items():
+            texts |= dict.fromkeys((row[column] or "").split("; "))
+    return [{"commit": commit, "versions": _spelled(**said)} for commit, said in found.items()]
+
+
+def _spelled(versions: dict, blas: dict) -> str:
+    packages, served = (" / ".join(filter(None, texts)) for texts in (versions, blas))
+    return "; ".join(filter(None, [packages, served and f"BLAS: {served}"])) or (
+        "says nothing of itself"
+    )
 
 
 def models(records: list[dict]) -> list[dict]:

@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from kvpeak.columns import SUMMARY
 from kvpeak.matrix import AXES
 from kvpeak.statistics import outliers, process_means
 
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
 
 _TEXT = (
-    *AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator", "harness", "dirty",
-    "flags", "detail",
+    *AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator", "versions",
+    "blas", "harness", "dirty", "flags", "detail",
 )  # fmt: skip
 
 CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES
@@ -57,7 +58,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
             for row in rows(planned)
             if not (row["reason"] or "").startswith("not applicable")
         },
-        summary={_cell(row): row | headline(row) for row in rows(measured)},
+        summary={_cell(row): row | headline(row) for row in map(with_every_column, rows(measured))},
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),
     )
@@ -79,15 +80,20 @@ def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
     return lines
 
 
+def with_every_column(row: dict) -> dict:
+    """A row of summary.csv; a column that an older version of kvpeak did not write is None."""
+    return dict.fromkeys(SUMMARY.names) | row
+
+
 def headline(row: dict) -> dict[str, float | None]:
     """The cell's headline peak, and the smallest of its processes, MiB: of the device under CUDA, else the footprint.
 
-    `peak_min_mib` is None where it is not known, as in an older summary.csv without the device's.
+    Under CUDA `peak_min_mib` is None in an older summary.csv.
     """
     counter = "device" if row["accelerator"] == "cuda" else "footprint"
     return {
         "peak_mib": row[f"peak_{counter}_mib"],
-        "peak_min_mib": row.get(f"peak_{counter}_min_mib"),
+        "peak_min_mib": row[f"peak_{counter}_min_mib"],
     }
 
 

@@ -20,6 +20,13 @@ MEMORY_COLUMNS = {
     "peak_rss_mib": "RSS",
     "loaded_mib": "Loaded",
 }
+SIDES = {  # columns of the summary that should be equal on both sides of a pair → what it means if they are not
+    "machine": "come from different machines",
+    "harness": "come from different versions of the harness",
+    "blas": "computed with a different BLAS, or with a different number of its threads",
+    "prompt_tokens": "have prompts of different lengths",
+    "generated_tokens": "generated different numbers of tokens",
+}
 SIGNS = {FAILS: "✗ **fails**", NOT_TESTABLE: "? not testable", HOLDS: "✓ holds"}
 GROWING = ("cat", "cat-contiguous")
 MIB = 2**20
@@ -55,7 +62,7 @@ def comparison_section(comparison: Comparison) -> dict:
         "one_sided": len(comparison.pairs) - len(both),
         "flagged": any(pair.flags for pair in shown),
         "unflagged": without_flagged(replace(comparison, pairs=both)),
-        "mixed": mixed(both),
+        "mixed": mixed(both, comparison.axis),
     }
 
 
@@ -70,15 +77,16 @@ def without_flagged(comparison: Comparison) -> str:
     return f"Without the {len(comparison.pairs) - len(kept)} flagged rows: {lead(rest).sentence}"
 
 
-def mixed(pairs: list[Pair]) -> list[str]:
-    """What else than the compared axis differs between the two sides of pairs, in words."""
+def mixed(pairs: list[Pair], axis: str) -> list[str]:
+    """What else than the compared axis differs between the two sides of pairs, in words; only what both sides say."""
     found = []
-    for column, what in (("machine", "machines"), ("harness", "versions of the harness")):
-        count = sum(pair.before[column] != pair.after[column] for pair in pairs)
+    for column, what in SIDES.items():
+        if column == f"{axis}_tokens":
+            continue
+        values = [(pair.before[column], pair.after[column]) for pair in pairs]
+        count = sum(None not in sides and sides[0] != sides[1] for sides in values)
         if count:
-            found.append(
-                f"The two sides of {count} of {len(pairs)} pairs come from different {what}."
-            )
+            found.append(f"The two sides of {count} of {len(pairs)} pairs {what}.")
     return found
 
 
@@ -257,7 +265,8 @@ def growth_section(results: Results) -> dict | None:
 def limits_section(summary: list[dict], calibrations: dict[str, dict], dtypes: dict) -> dict | None:
     """Prefill as a share of the calibrated FLOP/s, decode of the bandwidth; None where nothing was calibrated here.
 
-    `dtypes`: (commit, model) → the type that the cell computed in.
+    `dtypes`: (commit, model) → the type that the cell computed in. A cell of another machine, or computed by another BLAS
+    or number of threads, is `foreign` to the calibration.
     """
     rows, foreign = [], 0
     for row in summary:
@@ -265,7 +274,7 @@ def limits_section(summary: list[dict], calibrations: dict[str, dict], dtypes: d
         dtype = dtypes.get((row["commit"], row["model"]))
         if not calibration or row["prefill_flops"] is None or row["prefill_tok_s"] is None:
             continue
-        if calibration["machine"] != row["machine"]:
+        if (calibration["machine"], calibration.get("blas")) != (row["machine"], row["blas"]):
             foreign += 1
             continue
         peak = calibration["dtypes"].get(dtype)

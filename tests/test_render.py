@@ -30,7 +30,7 @@ prompts: {alice-512: {tokens: 513, corpus: corpus.txt}, alice-2048: {tokens: 204
 kv_caches: [cat, prealloc]
 caps: [none, 32MiB]
 variants: {default: {}}
-compare: [{axis: cap, before: none, after: 32MiB}]
+compare: [{axis: cap, before: none, after: 32MiB}, {axis: kv_cache, before: cat, after: prealloc}]
 """
 SOURCE = {"source": "this test"}
 CLAIMS = [

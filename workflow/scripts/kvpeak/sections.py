@@ -74,7 +74,9 @@ def without_flagged(comparison: Comparison) -> str:
     if not any(pair.complete for pair in kept):
         return "Every pair that was measured to the end has a flag: without flagged rows nothing is left."
     rest = replace(comparison, pairs=kept)
-    return f"Without the {len(comparison.pairs) - len(kept)} flagged rows: {lead(rest).sentence}"
+    flagged = len(comparison.pairs) - len(kept)
+    rows = "flagged row" if flagged == 1 else f"{flagged} flagged rows"
+    return f"Without the {rows}: {lead(rest).sentence}"
 
 
 def mixed(pairs: list[Pair], axis: str) -> list[str]:

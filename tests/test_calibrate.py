@@ -4,6 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import calibrate
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "workflow/scripts/calibrate.py"
@@ -24,6 +29,22 @@ def test_a_type_has_a_peak_of_arithmetic_and_of_bandwidth(tmp_path):
     figures = found["dtypes"]["float32"]
     assert set(figures) == {"matmul_rows", "flops", "copy", "matvec"}
     assert all(value > 0 for value in figures.values())
+
+
+@pytest.mark.parametrize(("call_s", "rounds"), [(0.2, 10), (0.01, 50)])
+def test_ten_calls_are_made_however_long_they_take_and_short_ones_fill_the_budget(
+    monkeypatch, call_s, rounds
+):
+    now, calls = [0.0], []
+
+    def evaluate(results):
+        calls.extend(results)
+        now[0] += call_s
+
+    monkeypatch.setattr(calibrate.time, "perf_counter", lambda: now[0])
+    fastest = calibrate.best(SimpleNamespace(eval=evaluate), object, 1)
+    assert fastest == pytest.approx(call_s)
+    assert len(calls) == pytest.approx(1 + rounds, abs=1)
 
 
 def test_an_environment_that_cannot_measure_is_one_line_and_no_file(tmp_path):

@@ -273,6 +273,16 @@ def test_the_peak_of_a_replayed_cell_is_not_called_the_engine_s(rendered):
     assert "predicted by a replay" not in text
 
 
+def test_of_two_comparisons_only_the_first_was_measured_side_by_side(rendered):
+    def two():
+        second = ", {axis: kv_cache, before: cat, after: prealloc}]"
+        Path("config/matrix.yaml").write_text(MATRIX.rstrip()[:-1] + second)
+
+    text = rendered(two)
+    check_markdown(text)
+    assert "Only the two sides of the first comparison, cap `none` and `32MiB`" in text
+
+
 def test_a_mistake_in_the_matrix_is_one_line(project, monkeypatch, capsys):
     Path("config/matrix.yaml").write_text(MATRIX.replace("compare:", "compair:"))
     monkeypatch.setattr(sys, "argv", ["render.py"])

@@ -17,13 +17,13 @@ from kvpeak.errors import UserError
 from kvpeak.files import write_json
 
 DTYPES = ("float32", "bfloat16", "float16")
-SHORTEST_S = 0.05  # a call is long enough that starting it does not count
+SHORTEST_S = 0.02  # a product is long enough that starting it does not count
 LARGEST = 8192  # rows of the square matrices
-COPY_BYTES = 1 << 26
+COPIED = 1 << 24  # elements: 64 MiB of float32; the types of 16 bits are slow on a CPU
 CUDA_COPY_BYTES = 1 << 29  # larger than a data-centre card's cache
 CUDA_QUEUED = 8  # of one kind at once: a launch, and waiting for its end, take longer than many a small kernel
-REPEATS = 10
-BUDGET_S = 0.3  # for each figure
+REPEATS = 10  # of one kind at least: the best of two or three is a matter of luck beside other work
+BUDGET_S = 0.5  # for each figure, or longer where that many take longer
 
 
 def measure(dtypes: list[str]) -> dict:
@@ -46,16 +46,15 @@ def measure(dtypes: list[str]) -> dict:
 
 
 def measure_dtype(mx, dtype, cuda: bool) -> dict:
-    """The best of a few calls each: `flops` of an n×n product (2n³), `copy` and `matvec` in bytes read and written."""
-    nbytes, queued = (CUDA_COPY_BYTES, CUDA_QUEUED) if cuda else (COPY_BYTES, 1)
-    n, seconds = 256, 0.0
+    """The best of REPEATS calls or more each: `flops` of an n×n product (2n³), `copy` and `matvec` in bytes read and written."""
+    nbytes, queued = (CUDA_COPY_BYTES, CUDA_QUEUED) if cuda else (COPIED * dtype.size, 1)
+    n = 256
     while True:
         a = mx.random.normal((n, n)).astype(dtype)
-        seconds = best(mx, lambda: a @ a, queued)  # noqa: B023
-        if seconds >= SHORTEST_S or n == LARGEST:
+        if n == LARGEST or best(mx, lambda: a @ a, queued, 1, 0) >= SHORTEST_S:  # noqa: B023
             break
         n *= 2
-    found = {"matmul_rows": n, "flops": 2 * n**3 / seconds}
+    found = {"matmul_rows": n, "flops": 2 * n**3 / best(mx, lambda: a @ a, queued)}
     source = mx.random.normal((nbytes // dtype.size,)).astype(dtype)
     found["copy"] = 2 * nbytes / best(mx, lambda: source + 1, queued)
     matrix = source.reshape(-1, 4096)
@@ -64,17 +63,18 @@ def measure_dtype(mx, dtype, cuda: bool) -> dict:
     return found
 
 
-def best(mx, compute, queued: int) -> float:
-    """The shortest time of one of `queued` calls, of up to REPEATS rounds in BUDGET_S seconds, after one that does not count."""
+def best(mx, compute, queued: int, repeats: int = REPEATS, budget_s: float = BUDGET_S) -> float:
+    """The shortest time of one of `queued` calls in seconds, of `repeats` rounds and as many more as fit in `budget_s`.
+
+    One round before them does not count.
+    """
     mx.eval([compute() for _ in range(queued)])
-    shortest, end = float("inf"), time.perf_counter() + BUDGET_S
-    for _ in range(REPEATS):
+    shortest, rounds, end = float("inf"), 0, time.perf_counter() + budget_s
+    while rounds < repeats or time.perf_counter() < end:
         began = time.perf_counter()
         mx.eval([compute() for _ in range(queued)])
-        now = time.perf_counter()
-        shortest = min(shortest, (now - began) / queued)
-        if now > end:
-            break
+        shortest = min(shortest, (time.perf_counter() - began) / queued)
+        rounds += 1
     return shortest
 
 

@@ -143,13 +143,18 @@ def test_holm_by_hand():
 
 
 def test_outliers_are_far_in_spread_and_in_practice():
-    assert statistics.outliers([100, 101, 99, 100, 70]).tolist() == [False] * 4 + [True]
-    assert not statistics.outliers([100.0, 100.0, 100.0, 102.0]).any()  # far in spread only
-    assert not statistics.outliers([80, 100, 120, 140]).any()  # far in practice only
-    assert not statistics.outliers([1, 100]).any()
+    assert statistics.outliers([100, 101, 99, 100, 101, 70]).tolist() == [False] * 5 + [True]
+    assert not statistics.outliers([100.0] * 5 + [102.0]).any()  # far in spread only
+    assert not statistics.outliers([80, 100, 120, 140, 90, 110]).any()  # far in practice only
 
 
-@pytest.mark.parametrize("count", [3, 5, 15])
+def test_in_fewer_than_six_values_none_is_far_off():
+    assert not statistics.outliers([100, 101, 99, 100, 1]).any()
+    values = [100, 101, 99, 100, 1, 100, 101, 99, 100, 101, 1]
+    assert statistics.outliers(values, [0] * 5 + [1] * 6).tolist() == [False] * 10 + [True]
+
+
+@pytest.mark.parametrize("count", [6, 15])
 def test_one_group_of_normal_values_in_a_hundred_has_an_outlier(count):
     groups = 4000
     values = np.random.default_rng(count).normal(100, 30, (groups, count))

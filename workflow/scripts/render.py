@@ -18,6 +18,7 @@ from kvpeak.markdown import Markdown, code, number
 from kvpeak.matrix import AXES, Matrix, load_matrix
 from kvpeak.outcomes import missing_cells
 from kvpeak.results import read_results, read_table, rows
+from kvpeak.statistics import MIN_OUTLIER_GROUP
 
 TEMPLATES = "report/templates"
 NO_COMPARISON = Lead(
@@ -55,6 +56,7 @@ def environment(templates: str = TEMPLATES) -> jinja2.Environment:
         "SHOWN": sections.SHOWN,
         "FAR_OFF_SHOWN": FAR_OFF_SHOWN,
         "PRACTICAL": PRACTICAL,
+        "MIN_OUTLIER_GROUP": MIN_OUTLIER_GROUP,
     }
     return jinja
 
@@ -109,6 +111,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
             for cell, row in results.summary.items()
             if cell in results.outliers
         ],
+        "runs_too_few": all(row["runs"] < MIN_OUTLIER_GROUP for row in summary),
         "not_here": not_here(plan),
         "missing": list(missing_cells(matrix)),
         "unmeasured": unmeasured(plan, results.summary),

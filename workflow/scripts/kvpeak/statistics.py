@@ -23,6 +23,7 @@ MAX_PROCESSES = 1000  # no more are ever proposed
 OUTLIER_ALPHA = 0.01
 INSIDE, BEYOND = "inside", "beyond"
 UNCLEAR, TOO_FEW = "unclear", "too few"
+MIN_OUTLIER_GROUP = 6  # of fewer values hardly any can be so far off that Grubbs' test finds it
 FAR = 0.05  # a value nearer to the median than this share is no outlier
 
 
@@ -228,16 +229,16 @@ def outliers(values, groups=None) -> np.ndarray:
     """Flag values far from the others of their group; a flag is shown, the value stays in every mean.
 
     Far is what Grubbs' test finds (Grubbs 1969: distance from the mean in standard deviations; of normal values it flags
-    one in a group with the probability OUTLIER_ALPHA, however small the group) and more than the share FAR of the
-    median. In a group of fewer than 3 values none is. `groups`: the number of each value's group; without it all are
+    one in a group with the probability OUTLIER_ALPHA, whatever the group's size) and more than the share FAR of the
+    median. In a group of fewer than MIN_OUTLIER_GROUP values none is. `groups`: the number of each value's group; without it all are
     of one.
     """
     values = pd.Series(np.asarray(values, float))
     grouped = values.groupby(np.zeros(values.size) if groups is None else np.asarray(groups))
     count, median = grouped.transform("count"), grouped.transform("median")
     distance = (values - grouped.transform("mean")).abs()
-    tested = count >= 3
-    n = count.where(tested, 3)
+    tested = count >= MIN_OUTLIER_GROUP
+    n = count.where(tested, MIN_OUTLIER_GROUP)
     t = stats.t.isf(OUTLIER_ALPHA / (2 * n), n - 2)
     most = (n - 1) / np.sqrt(n) * np.sqrt(t**2 / (n - 2 + t**2)) * grouped.transform("std")
     far = (values - median).abs() > FAR * median.abs()

@@ -56,7 +56,7 @@ def test_every_verdict_is_a_row(check, tmp_path):
         "claim": "the peak of cat is one MiB",
         "cells": "none",
         "verdict": "fails",
-        "detail": "1,000.0, expected 1 (+99900.0%); ± 5 %",
+        "detail": "1,000.0, expected 1 (+99,900.0 %); ± 5 %",
         "source": "this test",
         "kind": "value",
         "groups": "1",
@@ -71,7 +71,7 @@ def test_a_failing_claim_is_printed_and_fails_only_the_reading(check, run, tmp_p
     assert (code, errors) == (1, "")
     assert printed.splitlines()[:2] == [
         "2 fails, 0 not testable, 0 holds, 0 not measured here",
-        "fails: the peak of cat is one MiB (none): 1,000.0, expected 1 (+99900.0%); ± 5 %",
+        "fails: the peak of cat is one MiB (none): 1,000.0, expected 1 (+99,900.0 %); ± 5 %",
     ]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from kvpeak import statistics
 from kvpeak.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
+from kvpeak.markdown import percent
 from kvpeak.matrix import AXES
 from kvpeak.results import SPEEDS, CellName, Results, read_table, rows
 
@@ -230,13 +231,17 @@ def _judge_spread(claim, group, cells, results, placed):
     found = {cell: results.summary[cell][claim["column"]] for cell in cells}
     least, most = min(found, key=found.get), max(found, key=found.get)
     allowance = claim["allowance_mib"] or 0
-    limit = found[least] * (1 + claim["tolerance_pct"] / 100) + allowance
-    detail = (
-        f"{_number(found[least])} ({_name(group, least)}) to {_number(found[most])} ({_name(group, most)}): "
-        f"{found[most] / found[least] - 1:.1%} apart; at most {claim['tolerance_pct']} %"
-        f"{f' and {allowance} MiB' if allowance else ''}"
+    excess, limit = (
+        found[most] - found[least],
+        found[least] * claim["tolerance_pct"] / 100 + allowance,
     )
-    return _between(found[most], 0, limit), detail
+    share, bound = percent(excess / found[least], sign=False), f"{claim['tolerance_pct']} %"
+    if allowance:
+        apart = f"{share}, {_number(excess)} MiB apart, at most {_number(limit)} allowed ({bound} and {allowance} MiB)"
+    else:
+        apart = f"{share} apart; at most {bound}"
+    detail = f"{_number(found[least])} ({_name(group, least)}) to {_number(found[most])} ({_name(group, most)}): {apart}"
+    return _between(excess, 0, limit), detail
 
 
 def _judge_same_tokens(claim, group, cells, results, placed):
@@ -312,7 +317,7 @@ def _judge_growth_law(claim, group, cells, results, placed):
     low, high = fit.intervals[fit.terms.index(claim["leading"])]
     longest = max(tokens for tokens, _ in series)
     share = fit.share(claim["leading"], longest)
-    detail = f"{spell_fit(fit)}; {claim['leading']} makes up {share:.0%} at {longest:,} tokens"
+    detail = f"{spell_fit(fit)}; {claim['leading']} makes up {percent(share, 0, sign=False)} at {longest:,} tokens"
     if low > 0 and share > 0.5:
         return HOLDS, detail
     if high < 0 or share <= 0.5:
@@ -363,7 +368,7 @@ def _needs(processes: int | None) -> str:
 
 
 def _number(value: float) -> str:
-    return f"{value:,.1f}" if abs(value) >= 100 else f"{value:,.4g}"
+    return format(value, ",.1f" if abs(value) >= 100 else ",.4g").replace("-", "−")
 
 
 def _name(group: Group, cell: CellName) -> str:
@@ -380,7 +385,7 @@ def _name(group: Group, cell: CellName) -> str:
 def _against(claim, found: float, expected: float, detail: str) -> tuple[str, str]:
     """Whether a figure is the expected one ± tolerance_pct."""
     low, high, _ = _bounds(claim, expected)
-    off = f" ({found / expected - 1:+.1%})" if expected else ""
+    off = f" ({percent(found / expected - 1)})" if expected else ""
     return _between(found, low, high), f"{detail}{off}; ± {claim['tolerance_pct']} %"
 
 

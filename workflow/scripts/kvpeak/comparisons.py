@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from kvpeak import statistics
+from kvpeak.markdown import percent
 from kvpeak.matrix import AXES
 from kvpeak.results import SPEEDS, CellName, Results
 
@@ -262,7 +263,7 @@ def _no_lead(comparison: Comparison, subject: str) -> Lead:
     return Lead(
         f"{subject} no peak changes above the noise",
         f"{subject}, no difference above the noise was found: of {len(complete)} pairs of cells the peaks differ by "
-        f"at most {largest:.1%}, or by less than the processes do among themselves.",
+        f"at most {percent(largest, sign=False)}, or by less than the processes do among themselves.",
         None,
     )
 

@@ -31,10 +31,10 @@ def code(value) -> Markdown:
 
 
 def number(value, digits: int = 0) -> Markdown:
-    """A number with thousands separators, e.g. 14,872; '–' if there is none."""
+    """A number with thousands separators, e.g. 14,872 or −0.1; '–' if there is none."""
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return Markdown("–")
-    return Markdown(f"{float(value):,.{digits}f}")
+    return Markdown(_signed(float(value), f",.{digits}f"))
 
 
 def times(value, digits: int = 2) -> Markdown:
@@ -50,8 +50,14 @@ def table(header: list[str], rows: list[list], right: str = "") -> Markdown:
     return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
 
 
-def percent(value, digits: int = 1) -> Markdown:
-    """A share as a signed percentage: 0.05 → +5.0 %."""
+def percent(value, digits: int = 1, sign: bool = True) -> Markdown:
+    """A share as a percentage: 0.05 → +5.0 %, without `sign` 5.0 %; '–' if there is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return Markdown("–")
-    return Markdown(f"{100 * value:+.{digits}f} %".replace("-", "−"))
+    return Markdown(_signed(100 * value, f"{'+' if sign else ''},.{digits}f") + " %")
+
+
+def _signed(value: float, form: str) -> str:
+    """A number with a true minus, and with no sign where it is shown as zero."""
+    text = format(value, form).replace("-", "−")
+    return text if text.strip("+−0.") else text.lstrip("+−")

@@ -233,7 +233,6 @@ def growth_rows(results: Results) -> list[dict]:
                 "predicted": predicted,
                 "pool": pool,
                 "process": row["peak_mib"] - other["peak_mib"],
-                "error": pool / predicted - 1,
             }
         )
     return sorted(found, key=lambda row: -row["predicted"])
@@ -246,12 +245,13 @@ def growth_section(results: Results) -> dict | None:
         return None
     table = cell_table(
         rows,
-        ["predicted, MiB", "pool, measured", "off by", "process, measured"],
+        ["predicted, MiB", "pool, measured", "pool off by", "process, measured", "process off by"],
         lambda row: [
             number(row["predicted"], 1),
             number(row["pool"], 1),
-            markdown.percent(row["error"]),
+            markdown.percent(row["pool"] / row["predicted"] - 1),
             number(row["process"], 1),
+            markdown.percent(row["process"] / row["predicted"] - 1),
         ],
     )
     return {
@@ -293,10 +293,10 @@ def limits_section(summary: list[dict], calibrations: dict[str, dict], dtypes: d
         lambda row: [
             number(row["prefill_flops"] / 1e9, 1),
             number(row["flop_s"] / 1e9, 1),
-            share(row["flop_share"]),
+            markdown.percent(row["flop_share"], 0, sign=False),
             number(row["decode_bytes"] / MIB, 1),
             number(row["byte_s"] / 1e9, 2),
-            share(row["byte_share"]),
+            markdown.percent(row["byte_share"], 0, sign=False),
         ],
     )
     return {
@@ -327,8 +327,3 @@ def _limits(row: dict, peak: dict) -> dict:
         "byte_s": byte_s or 0,
         "byte_share": None if byte_s is None else byte_s / 1e9 / best["gb_s"],
     }
-
-
-def share(value: float | None) -> Markdown:
-    """E.g. 34 %."""
-    return Markdown("–" if value is None else f"{100 * value:,.0f} %")

@@ -142,6 +142,23 @@ def test_the_replays_captures_are_stacked_by_tensor():
     assert figures.captured_bytes([]) is None
 
 
+def test_every_predicted_line_can_be_told_without_its_colour():
+    predictions = [
+        {"prompt_tokens": 1024 * k + 1, "kv_cache": cache, "cap": cap, "peak_mib": 1000.0 * k}
+        for cache in ("cat", "prealloc")
+        for cap in ("none", "4x")
+        for k in range(1, 9)
+    ]
+    published = [{"prompt_tokens": 2049, "fornace_mib": 2010.0}]
+    figure = figures.predicted_by_length(predictions, published)
+    legend = {f"{cache}, {cap}" for cache in ("cat", "prealloc") for cap in ("without a cap", "cap 4x")}  # fmt: skip
+    assert legend | {"measured (the finding)"} <= set(texts(figure))
+    root = xml.fromstring(figure.svg)
+    lines = [node.get("style") for node in root.iter("{http://www.w3.org/2000/svg}path")]
+    dashed = [style for style in lines if "stroke-dasharray" in (style or "")]
+    assert len(dashed) == 4  # drawn, and in the legend: one a cache
+
+
 def test_figures_of_thousands_of_cells_stay_small(cap):
     pair = cap.pairs[0]
     many = [

@@ -378,29 +378,25 @@ def predicted_by_length(predictions: list[dict], published: list[dict]) -> Figur
     """
     figure, axes = _canvas(1, height=3.2)
     (ax,) = axes
-    sides = {"none": ("--", "white"), "4x": ("-", None)}
+    sides = {"none": ("--", "white", "without a cap"), "4x": ("-", None, "cap 4x")}
     caches = list(dict.fromkeys(row["kv_cache"] for row in predictions))
-    for style, cache in enumerate(caches):
-        for cap, (line, face) in sides.items():
-            points = [
-                (row["prompt_tokens"], row["peak_mib"] / 1024)
-                for row in predictions
-                if (row["kv_cache"], row["cap"]) == (cache, cap)
-            ]
-            ax.plot(*zip(*points, strict=True), line, color=COLOURS[style], linewidth=1)
-            found = [
-                (row["prompt_tokens"], row["fornace_mib"] / 1024)
-                for row in published
-                if (row["kv_cache"], row["cap"]) == (cache, cap)
-            ]
-            name = "without a cap" if cap == "none" else f"cap {cap}"
-            ax.plot(
-                *zip(*found, strict=True), line, color=COLOURS[style], marker=MARKERS[style], markersize=5,
-                markerfacecolor=face, linewidth=0, label=f"{cache}, {name}",
-            )  # fmt: skip
+    lines = list(itertools.product(enumerate(caches), sides.items()))
+    for number, ((style, cache), (cap, (line, face, name))) in enumerate(lines):
+        points = [
+            (row["prompt_tokens"], row["peak_mib"] / 1024)
+            for row in predictions
+            if (row["kv_cache"], row["cap"]) == (cache, cap)
+        ]
+        ax.plot(
+            *zip(*points, strict=True), line, color=COLOURS[style], marker=MARKERS[style], markersize=4.5,
+            markevery=(number, len(lines)),  # where lines coincide, each has markers of its own
+            markerfacecolor=face, linewidth=1, label=f"{cache}, {name}",
+        )  # fmt: skip
+    measured = [(row["prompt_tokens"], row["fornace_mib"] / 1024) for row in published]
+    ax.plot(*zip(*measured, strict=True), "k_", markersize=8, label="measured (the finding)")
     longest = max(row["prompt_tokens"] for row in predictions)
     ax.set_yscale("log", base=2)
-    ax.set_xticks([longest * quarter // 4 for quarter in range(5)])
+    ax.set_xticks(range(4097, longest + 1, 4096))
     ax.set_xlabel("prompt tokens")
     ax.set_ylabel("peak memory (GiB)")
     ax.xaxis.set_major_formatter("{x:,.0f}")
@@ -417,8 +413,8 @@ def predicted_by_length(predictions: list[dict], published: list[dict]) -> Figur
         alt=f"Predicted peak memory against prompt length; at {longest:,} tokens "
         + "; ".join(ends)
         + ".",
-        caption="Lines: predictions of the replay, broken without a cap, solid with 4x. Markers: the finding's "
-        "measured peaks, open without a cap, filled with it.",
+        caption="Lines: predictions of the replay, broken with open markers without a cap, solid with filled ones with 4x. "
+        "Black bars: the finding's measured peaks.",
         svg=_svg(figure),
     )
 

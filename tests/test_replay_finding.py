@@ -13,6 +13,7 @@ PROGRAM = ROOT / "workflow/scripts/replay_finding.py"
 sys.path.insert(0, str(PROGRAM.parent))
 
 import render  # noqa: E402
+import replay_finding  # noqa: E402
 from kvpeak import columns  # noqa: E402
 from kvpeak.fit import fit_constant, worst_error  # noqa: E402
 from kvpeak.prediction import CAPACITY_FACTOR, PROCESS_MIB  # noqa: E402
@@ -65,7 +66,21 @@ def test_what_was_published_besides_is_met(tables):
 def test_the_curve_reaches_beyond_the_measured_lengths_for_every_cache_and_cap(tables):
     lines = {(row["kv_cache"], row["cap"]) for row in tables["length"]}
     assert len(lines) == 6
-    assert {"8192", "16384"} <= {row["prompt_tokens"] for row in tables["length"]}
+    lengths = {row["prompt_tokens"] for row in tables["length"]}
+    assert {"8193", "16385"} | {row["prompt_tokens"] for row in tables["cells"]} <= lengths
+
+
+def test_caps_that_the_replay_cannot_tell_apart_are_said_to_be_so():
+    rows = [
+        {"prompt_tokens": 513, "cap_none": 300.0, "cap_1x": 100.0, "cap_8x": 105.0},
+        {"prompt_tokens": 2049, "cap_none": 300.0, "cap_1x": 106.0, "cap_8x": 100.0},
+        {"prompt_tokens": 4097, "cap_none": 300.0, "cap_1x": 100.0, "cap_8x": 101.0},
+    ]
+    said = replay_finding.best_cap(rows, 2.9)
+    assert "(3 of them): 8x 5.0 %, 1x 6.0 %, none 200.0 %" in said
+    assert "; 8x, 1x are not distinguishable at the replay's error of up to 2.9 %" in said
+    assert said.endswith("the lowest most often is 1x, in 2 of 3")
+    assert "distinguishable" not in replay_finding.best_cap(rows, 0.5)
 
 
 def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(tables, monkeypatch):

@@ -38,9 +38,9 @@ MODELS = (
     *("qwen2.5-1.5b-instruct", "qwen2.5-3b-instruct", "llama-3.2-3b-instruct"),
     *("qwen2.5-7b-instruct", "qwen2.5-7b-instruct-q4_k_m"),
 )
-MACHINES_GB = (8, 16, 24, 32, 64)  # of 2^30 bytes
+MACHINES_GIB = (8, 16, 24, 32, 64)
 LENGTHS = (513, 1025, 2049, 4097, 8193, 16385)
-CURVE = (512, *range(1024, 16385, 1024))
+CURVE = (513, *range(1025, 16386, 1024))  # tokens; those that the finding measured are among them
 TRACED_MIB = 2981.4  # the finding's traced run: a wait around each operation
 # Of Candle's pull request 3851: Qwen2.5-7B Q4_K_M, 5,831 tokens in chunks, activations only.
 SECOND_CASE = (
@@ -275,16 +275,16 @@ def too_large_table(kv_cache: str = "cat-contiguous") -> list[dict]:
         if tokens + work.generate > shapes.positions:
             continue
         gib = {cap: predict(shapes, work, slack)["peak_mib"] / 1024 for cap, slack in CAPS.items()}
-        too_small = {cap: [str(gb) for gb in MACHINES_GB if gb < gib[cap]] for cap in CAPS}
+        too_small = {cap: [str(size) for size in MACHINES_GIB if size < gib[cap]] for cap in CAPS}
         if too_small["none"]:
             rows.append(
                 {
                     "model": model,
                     "prompt_tokens": tokens,
                     "none_gib": gib["none"],
-                    "none_not_in_gb": ", ".join(too_small["none"]),
+                    "none_not_in_gib": ", ".join(too_small["none"]),
                     "capped_gib": gib["4x"],
-                    "capped_not_in_gb": ", ".join(too_small["4x"]),
+                    "capped_not_in_gib": ", ".join(too_small["4x"]),
                 }
             )
     return rows
@@ -293,13 +293,15 @@ def too_large_table(kv_cache: str = "cat-contiguous") -> list[dict]:
 # The finding's open questions ------------------------------------------------------------------
 
 
-def questions_table(shapes: Shapes, cells: list[Measured], models: list[dict]) -> list[dict]:
+def questions_table(shapes: Shapes, cells: list[Measured], found: dict) -> list[dict]:
+    """`found` holds the tables cells, slack and models."""
+    worst_pct = max(abs(row["error_pct"]) for row in found["cells"])
     return [
         {
-            "question": "What would 8,192 tokens take? (The finding only estimated it.)",
+            "question": "What would 8,193 tokens take? (The finding estimated 8,192.)",
             "prediction": longer_prompt(shapes),
         },
-        {"question": "Which cap is best?", "prediction": best_cap(shapes)},
+        {"question": "Which cap is best?", "prediction": best_cap(found["slack"], worst_pct)},
         {
             "question": "Why does prealloc peak 4 % higher with the cap at 4,097 tokens?",
             "prediction": capped_prealloc(shapes),
@@ -314,7 +316,7 @@ def questions_table(shapes: Shapes, cells: list[Measured], models: list[dict]) -
         },
         {
             "question": "Which other models and types are hit?",
-            "prediction": other_models(models),
+            "prediction": other_models(found["models"]),
         },
         {
             "question": "Does fused attention end it?",
@@ -324,28 +326,46 @@ def questions_table(shapes: Shapes, cells: list[Measured], models: list[dict]) -
 
 
 def longer_prompt(shapes: Shapes) -> str:
-    parts = []
+    parts, steps = [], []
     for kv_cache in KV_CACHES:
-        without, capped = (
-            predict(shapes, workload(8192, kv_cache), slack)["peak_mib"] for slack in CAPS.values()
+        shorter, (without, capped) = (
+            [predict(shapes, workload(n, kv_cache), slack)["peak_mib"] for slack in CAPS.values()]
+            for n in (8192, 8193)
         )
         parts.append(f"{kv_cache}: {without:,.0f} MiB without a cap, {capped:,.0f} with 4x")
-    return "; ".join(parts)
-
-
-def best_cap(shapes: Shapes) -> str:
-    rows = slack_table(shapes)
-    caps = [key for key in rows[0] if key.startswith("cap_")]
-    excess = {
-        cap: [row[cap] / min(row[other] for other in caps) - 1 for row in rows] for cap in caps
-    }
-    best = min(caps, key=lambda cap: max(excess[cap]))
-    spelled = ", ".join(
-        f"{cap.removeprefix('cap_')} {100 * max(over):,.1f} %" for cap, over in excess.items()
-    )
+        steps += [1 - shorter[0] / without, 1 - shorter[1] / capped]
     return (
-        f"{best.removeprefix('cap_')} stays nearest to the best of all at each of "
-        f"{len(rows)} prompts and caches; the most that each takes above the best: {spelled}"
+        f"{'; '.join(parts)}; with one token less {100 * min(steps):,.1f} to {100 * max(steps):,.1f} % less, since a size "
+        "class is a power of two"
+    )
+
+
+def best_cap(rows: list[dict], worst_pct: float) -> str:
+    """In words, from the rows of the table slack and the replay's largest error."""
+    caps = [key for key in rows[0] if key.startswith("cap_")]
+    least = [min(row[cap] for cap in caps) for row in rows]
+    excess = {
+        cap.removeprefix("cap_"): max(
+            100 * (row[cap] / best - 1) for row, best in zip(rows, least, strict=True)
+        )
+        for cap in caps
+    }
+    order = sorted(excess, key=excess.get)
+    near = [cap for cap in order[1:] if excess[cap] - excess[order[0]] < worst_pct]
+    lowest = {
+        cap: sum(row[f"cap_{cap}"] == best for row, best in zip(rows, least, strict=True))
+        for cap in order
+    }
+    most_often = max(order, key=lowest.get)
+    return (
+        f"the most that each takes above the lowest peak of the same prompt and cache ({len(rows)} of them): "
+        + ", ".join(f"{cap} {excess[cap]:,.1f} %" for cap in order)
+        + (
+            f"; {', '.join([order[0], *near])} are not distinguishable at the replay's error of up to {worst_pct:.1f} %"
+            if near
+            else ""
+        )
+        + f"; the lowest most often is {most_often}, in {lowest[most_often]} of {len(rows)}"
     )
 
 
@@ -417,8 +437,7 @@ def tables(cells: list[Measured], log: Path) -> dict[str, list[dict]]:
     """Every table by the name of its file."""
     shapes = find_shapes(MODEL)
     tried, left_out = fit_tables(shapes, cells)
-    models = models_table()
-    return {
+    found = {
         "cells": cells_table(shapes, cells),
         "log": log_table(shapes, log),
         "other_cases": other_cases_table(shapes),
@@ -427,10 +446,10 @@ def tables(cells: list[Measured], log: Path) -> dict[str, list[dict]]:
         "holders": holders_table(shapes),
         "length": length_table(shapes),
         "slack": slack_table(shapes),
-        "models": models,
+        "models": models_table(),
         "too_large": too_large_table(),
-        "questions": questions_table(shapes, cells, models),
     }
+    return found | {"questions": questions_table(shapes, cells, found)}
 
 
 def as_csv(rows: list[dict]) -> str:

@@ -270,9 +270,9 @@ REPLAY = tuple(
             ("model", "", "a name of config/models"),
             _CELL[0],
             ("none_gib", "GiB", "predicted peak without a cap"),
-            ("none_not_in_gb", "GiB", "the sizes of memory that it does not fit in"),
+            ("none_not_in_gib", "GiB", "the sizes of memory that it does not fit in"),
             ("capped_gib", "GiB", "predicted peak with 4x"),
-            ("capped_not_in_gb", "GiB", "the sizes of memory that it does not fit in"),
+            ("capped_not_in_gib", "GiB", "the sizes of memory that it does not fit in"),
         ),
         "questions": (
             "one open question of the finding",

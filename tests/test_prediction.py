@@ -8,11 +8,11 @@ import mlx.core as mx
 import pytest
 
 from kvpeak.claims import pool_growth_mib
-from kvpeak.pools import MLXCpuPool, size_class
+from kvpeak.pools import CandlePool, MLXCpuPool, size_class
 from kvpeak.prediction import MIB, predict, prefill_details, run_peaks, workload
 from kvpeak.replay import Replay
 from kvpeak.shapes import find_shapes
-from kvpeak.traces import Workload, mlx_decode_trace
+from kvpeak.traces import Workload, candle_trace, mlx_decode_trace
 
 CONFIG = Path(__file__).parents[1] / "config"
 QWEN = find_shapes("qwen2.5-0.5b-instruct")
@@ -70,6 +70,19 @@ def test_the_second_published_case_within_two_per_cent_and_nothing_fitted(chunk,
     shapes = find_shapes("qwen2.5-7b-instruct-q4_k_m")
     work = Workload(5831, "cat-contiguous", 1, runs=1, prefill_chunk=chunk)
     assert max(run_peaks(shapes, work, slack)) / 2**30 == pytest.approx(gib, rel=0.02)
+
+
+@pytest.mark.parametrize("kv_cache", ["cat", "prealloc"])
+@pytest.mark.parametrize("slack", [None, 2])
+def test_runs_that_repeat_have_the_peak_that_replaying_them_has(kv_cache, slack):
+    work = workload(65, kv_cache, generate=8, runs=6)
+    replay, peaks = Replay(CandlePool(slack)), []
+    for block in candle_trace(QWEN, work):
+        replay.step(block)
+        if block.phase == "reset":
+            peaks.append(replay.pool.peak)
+            replay.pool.peak = replay.pool.total
+    assert run_peaks(QWEN, work, slack) == tuple(peaks)
 
 
 def test_mlx_s_pool_grows_as_the_real_one_does():

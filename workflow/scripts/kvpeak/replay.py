@@ -104,6 +104,11 @@ class FastReplay(Replay):
         self._sizes: dict | None = None
         self._classes: dict[Script, tuple[int, ...]] = {}  # of the sizes in _sizes
 
+    @property
+    def state(self) -> int:
+        """A number that is the same for two moments when the pool's free buffers are."""
+        return self._state
+
     def step(self, block: Block) -> None:
         script, layers, buffers, pool = block.script, block.layers, self.buffers, self.pool
         inputs = places(script.inputs, layers)

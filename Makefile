@@ -57,7 +57,7 @@ format: $(DEV)
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 publish: finding
-	$(BIN)/python workflow/scripts/publish.py $(or $(NAME),$(shell uname -s)-$(shell date +%F))
+	$(BIN)/python workflow/scripts/publish.py$(if $(MATRIX), --matrix $(MATRIX)) $(or $(NAME),$(shell uname -s)-$(shell date +%F))
 
 columns: $(INSTALLED)
 	$(BIN)/python workflow/scripts/columns.py

@@ -64,9 +64,12 @@ def test_every_figure_is_written_and_described(project, monkeypatch):
         "peak-by-counter-cap-none-32MiB.svg",
         "speed-ratio-cap-none-32MiB.svg",
     ]
-    assert all(set(figure) == {"file", "title", "alt", "caption", "about"} for figure in described)
+    keys = {"file", "title", "alt", "caption", "about", "sources"}
+    assert all(set(figure) == keys for figure in described)
     assert all(figure[name] for figure in described for name in ("title", "alt", "caption"))
     assert "no cap, default: up to 990 MiB" in described[2]["alt"]
+    assert [source.split("/")[-4] for source in described[2]["sources"]] == ["none", "32MiB"]
+    assert all((project / "results" / source).is_file() for source in described[2]["sources"])
     written = {file.name for file in (project / "results/figures").iterdir()}
     assert written == {figure["file"] for figure in described} | {"figures.json"}
 

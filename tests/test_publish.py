@@ -11,6 +11,7 @@ import publish
 
 SMALL = Path(__file__).parent / "data/small"
 CELL = "results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1"
+OTHER = CELL.replace("none", "32MiB")  # in no figure over time
 FINDING = r"""# A finding
 
 ![Peak \[MiB\], (RSS) 1 → 2.](figures/peak.svg)
@@ -34,7 +35,14 @@ def project(tmp_path, monkeypatch):
     Path(CELL).mkdir(parents=True)
     Path(CELL, "cell.json").write_text(json.dumps({"outcome": "ok"}, indent=1))
     Path(CELL, "runs.csv").write_text("run\n")
-    Path(CELL, "memory.csv").write_text("t_s\n")
+    for cell in (CELL, OTHER):
+        Path(cell).mkdir(parents=True, exist_ok=True)
+        Path(cell, "memory.csv").write_text("t_s\n")
+    drawn = [{"file": "peak.svg"}, {"file": "time.svg", "sources": [f"{CELL[8:]}/memory.csv"]}]
+    Path("report/figures/figures.json").write_text(json.dumps(drawn))
+    Path("config").mkdir()
+    for name in ("matrix", "expected"):
+        Path("config", f"{name}.yaml").write_text(f"{name}: small\n")
     return tmp_path
 
 
@@ -55,8 +63,18 @@ def test_the_document_and_all_that_it_rests_on_are_copied(project, monkeypatch):
         "results/replay/cells.csv",
         f"{CELL}/cell.json",
         f"{CELL}/runs.csv",
+        f"{CELL}/memory.csv",
+        "config/matrix.yaml",
+        "config/expected.yaml",
     }
     assert json.loads((target / CELL / "cell.json").read_text()) == {"outcome": "ok"}
+
+
+def test_another_matrix_brings_its_own_claims(project, monkeypatch):
+    Path("config").rename("cuda")
+    assert run(monkeypatch, "a", "--matrix", "cuda/matrix.yaml") == 0
+    target = project / "docs/findings/a/config"
+    assert (target / "expected.yaml").read_text() == "expected: small\n"
 
 
 def test_only_the_links_to_figures_change(project, monkeypatch):

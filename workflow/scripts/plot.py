@@ -4,7 +4,7 @@ import argparse
 import csv
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from kvpeak.comparisons import Comparison, Pair, compare, lead, leading, spell_name
@@ -61,9 +61,9 @@ def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]
         names = pair.names | {comparison.axis: name}
         folder = cells / Cell(*(names[axis] for axis in AXES)).path
         if (folder / "memory.csv").exists():
-            found.append(
-                read_timeline(folder, ", ".join(spell_name(axis, names[axis]) for axis in AXES))
-            )
+            label = ", ".join(spell_name(axis, names[axis]) for axis in AXES)
+            source = (folder / "memory.csv").relative_to(cells.parent)
+            found.append(replace(read_timeline(folder, label), source=source.as_posix()))
     return found
 
 

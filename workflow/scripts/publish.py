@@ -1,6 +1,8 @@
-"""Copy a finding to docs/findings/NAME: the document, its figures, the result tables and each cell's record and runs.
+"""Copy a finding to docs/findings/NAME: the document, its figures, and all that it rests on.
 
-Links inside the document are made to work there; nothing else of it changes.
+That is the matrix and its claims, the result tables, each cell's record and runs, and the timelines that a figure shows.
+Of the other cells memory.csv is left out; the peaks of its samples are in cell.json. Links inside the document are made to
+work there; nothing else of it changes.
 """
 
 import argparse
@@ -21,9 +23,12 @@ PICTURE = re.compile(
 )  # an alt text may hold escaped brackets
 
 
-def publish(report: Path, results: Path, target: Path) -> int:
+def publish(matrix: Path, report: Path, results: Path, target: Path) -> int:
     """Write the folder anew; the number of files. Raises UserError where a part of the finding is missing."""
-    missing = [path for path in (report, *(results / name for name in TABLES)) if not path.exists()]
+    experiment = (matrix, matrix.with_name("expected.yaml"))
+    described = report.parent / "figures/figures.json"
+    needed = (report, described, *(results / name for name in TABLES), *experiment)
+    missing = [path for path in needed if not path.exists()]
     if missing:
         raise UserError(f"{missing[0]}: no such file; make it: make finding")
     shutil.rmtree(target, ignore_errors=True)
@@ -33,7 +38,10 @@ def publish(report: Path, results: Path, target: Path) -> int:
         report.read_text(encoding="utf-8"),
     )
     (target / "finding.md").write_text(text, encoding="utf-8")
-    for path in files(results):
+    (target / "config").mkdir()
+    for path in experiment:
+        shutil.copyfile(path, target / "config" / path.name)
+    for path in files(results) + [results / source for source in sources(described)]:
         copy = target / "results" / path.relative_to(results)
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_text(text_of(path), encoding="utf-8")
@@ -62,9 +70,18 @@ def files(results: Path) -> list[Path]:
     return [path for path in found if path.exists()]
 
 
+def sources(described: Path) -> list[str]:
+    """The files below results/ that the figures of figures.json were drawn from."""
+    figures = json.loads(described.read_text(encoding="utf-8"))
+    return [source for figure in figures for source in figure.get("sources", ())]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", help="the folder's name below docs/findings/, e.g. cpu-2026-11-30")
+    parser.add_argument(
+        "--matrix", type=Path, default=Path("config/matrix.yaml"), help="default: %(default)s"
+    )
     parser.add_argument(
         "--report", type=Path, default=Path("report/finding.md"), help="default: %(default)s"
     )
@@ -79,7 +96,7 @@ def main() -> int:
         parser.error(f"name: {arguments.name}: expected letters, digits, '.', '_' and '-'")
     target = arguments.folder / arguments.name
     try:
-        count = publish(arguments.report, arguments.results, target)
+        count = publish(arguments.matrix, arguments.report, arguments.results, target)
     except UserError as error:
         print(f"publish: {error}", file=sys.stderr)
         return 1

@@ -65,6 +65,7 @@ class Figure:
     caption: str  # how to read it
     svg: str
     about: str = ""  # the slug of the comparison that it belongs to
+    sources: tuple[str, ...] = ()  # files below results/ that it was drawn from, beside the tables
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Timeline:
     mib: list[float]
     phases: list[dict]  # {phase, start_s, end_s}
     warmup: int  # how many of the runs, from run 0 on, are warm-up
+    source: str = ""  # its memory.csv below results/
 
 
 def _styled(draw):
@@ -183,6 +185,7 @@ def memory_over_time(timelines: list[Timeline]) -> Figure | None:
         caption="Sampled memory of one process; bands are its phases (load, warm-up, runs), hatched: warm-up. A sample can miss a short "
         "peak, so that the operating system's own peak may lie higher.",
         svg=_svg(figure),
+        sources=tuple(line.source for line in timelines),
     )
 
 

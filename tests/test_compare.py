@@ -40,7 +40,7 @@ def test_the_largest_change_leads_and_what_else_differs_is_said(folders, monkeyp
     assert "peaks at 500 MiB instead of 1,000 MiB (2.00× less)" in sentence
     assert "The two sides of 8 of 8 pairs come from different machines." in text
     assert "1 cells generated other tokens." in text
-    assert "Without the 1 flagged rows: From A to B" in text
+    assert "Without the flagged row: From A to B" in text
 
 
 def test_other_threads_and_lengths_are_said(folders, monkeypatch, capsys):

@@ -9,7 +9,7 @@ import pytest
 
 from kvpeak import comparisons, sections
 from kvpeak.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
-from kvpeak.results import SPEEDS, Results, read_results
+from kvpeak.results import Results, SPEEDS, headline, read_results
 
 SMALL = Path(__file__).parent / "data/small"
 
@@ -197,9 +197,27 @@ def test_a_measured_change_leads_before_a_larger_prediction(small):
     only = {cell: row for cell, row in summary.items() if cell[0] == "candle"}
     sentence = lead(compare(replace(both, summary=only), "cap", "none", "32MiB")).sentence
     assert (
-        "(9.00× less) in the process that holds the replayed pool and the weights (replayed: counted); "
+        "(9.00× less) for the replayed pool and the weights, in the books (replayed: counted); "
         "speed was not measured." in sentence
     )
+
+
+@pytest.mark.parametrize(
+    ("row", "peak"),
+    [
+        ({"method": "live", "accelerator": "cpu"}, 10),
+        ({"method": "live", "accelerator": "cuda"}, 200),
+        ({"method": "replayed: real", "accelerator": None}, 200),  # buffers on the device
+        ({"method": "replayed: real", "accelerator": None, "peak_device_mib": None}, 10),
+        ({"method": "replayed: counted", "accelerator": None}, 3000),
+    ],
+)
+def test_the_headline_is_the_peak_of_where_the_buffers_are(row, peak):
+    peaks = {
+        "peak_footprint_mib": 10, "peak_footprint_min_mib": 10, "peak_device_mib": 200,
+        "peak_device_min_mib": 200, "peak_pool_mib": 3000,
+    }  # fmt: skip
+    assert headline(peaks | row) == {"peak_mib": peak, "peak_min_mib": peak}
 
 
 @pytest.mark.parametrize("axis", comparisons.TITLES)

@@ -294,7 +294,8 @@ def _method(pair: Pair) -> str:
     if pair.live:
         return ""
     methods = dict.fromkeys(side["method"] for side in (pair.before, pair.after))
-    return f" in the process that holds the replayed pool and the weights ({' and '.join(methods)})"
+    where = "books" if "replayed: counted" in methods else "process that holds them"
+    return f" for the replayed pool and the weights, in the {where} ({' and '.join(methods)})"
 
 
 def spell_name(axis: str, name: str) -> str:

@@ -88,9 +88,14 @@ def with_every_column(row: dict) -> dict:
 def headline(row: dict) -> dict[str, float | None]:
     """The cell's headline peak, and the smallest of its processes, MiB: of the device under CUDA, else the footprint.
 
-    Under CUDA `peak_min_mib` is None in an older summary.csv.
+    A replay with real buffers has them in one of the two, whichever is larger; one that only counts has the pool's
+    bytes. `peak_min_mib` is None under CUDA in an older summary.csv.
     """
+    if row["method"] == "replayed: counted":
+        return {"peak_mib": row["peak_pool_mib"], "peak_min_mib": row["peak_pool_mib"]}
     counter = "device" if row["accelerator"] == "cuda" else "footprint"
+    if row["method"] == "replayed: real":
+        counter = max("footprint", "device", key=lambda name: row[f"peak_{name}_mib"] or 0)
     return {
         "peak_mib": row[f"peak_{counter}_mib"],
         "peak_min_mib": row[f"peak_{counter}_min_mib"],

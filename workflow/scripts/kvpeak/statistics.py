@@ -6,6 +6,7 @@ nearly deterministic and is reported as its maximum and range.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -141,11 +142,13 @@ def processes_to_tell(of, to, low: float, high: float, alpha: float) -> int | No
     return int(enough[0]) if enough.size else None
 
 
+@cache
 def smallest_rank_p(n: int, m: int) -> float:
     """The smallest two-sided p that a rank test of n against m values can reach: 2 / C(n + m, n)."""
     return min(1.0, 2 / comb(n + m, n))
 
 
+@cache
 def processes_for_rank_test(alpha: float) -> int:
     """The smallest equal number a side with which a rank test can reach p ≤ alpha."""
     return next(n for n in range(1, MAX_PROCESSES) if smallest_rank_p(n, n) <= alpha)

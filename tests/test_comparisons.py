@@ -9,7 +9,7 @@ import pytest
 
 from kvpeak import comparisons, sections
 from kvpeak.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
-from kvpeak.results import Results, SPEEDS, headline, read_results
+from kvpeak.results import SPEEDS, Results, headline, read_results
 
 SMALL = Path(__file__).parent / "data/small"
 

@@ -222,7 +222,7 @@ def _run_engine(request, argv, attempt, available_mib, gpu, progress, check) -> 
         pid=child.pid,
         code=code,
         killed_for_memory=code == -signal.SIGKILL and machine.oom_kills() > kills,
-        peaks=memory.exited(usage),
+        peaks=memory.exited(usage, watched.conversation.first("done").get("peak_rss_mib")),
         elapsed_s=time.monotonic() - clock,
         wall_s=time.time() - wall,
         cpu_s=_own_cpu_s() - cpu,

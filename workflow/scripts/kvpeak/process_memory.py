@@ -3,8 +3,9 @@
 Linux and macOS each have a class with the same three methods:
 
     sample()       what the process takes now, None once it has exited
-    exited(usage)  the peaks of its whole life: call it once, when it has been reaped
     last_look()    call it on the exited, not yet reaped process
+    exited(usage, own_rss_mib)  the peaks of its whole life: call it once, when it has been reaped; own_rss_mib is
+                   the largest resident size that the process itself reported at its end, None if it did not
 
 The macOS class has not run on a Mac. Its layout is that of xnu's bsd/sys/resource.h and is tested on
 byte buffers; what needs the system itself is one call in `_proc_pid_rusage`.
@@ -49,14 +50,17 @@ class Peaks:
 class LinuxMemory:
     """A child of this process on Linux: /proc/PID/status while it lives, wait4's ru_maxrss at its end.
 
-    ru_maxrss starts at the resident size of the parent at the fork (the kernel keeps it across exec), so
-    it is the child's own peak only above the parent's; below that the last sampled VmHWM stands, which is
-    the exact peak up to that sample.
+    ru_maxrss starts at the resident size of the parent at the fork (the kernel keeps it across exec), so it is the
+    child's own peak only above the parent's. It is also that of the child's children, if the child waited for
+    any, such as the compiler that MLX starts for a new kernel: then their page faults are in /proc/PID/stat.
+    In both cases VmHWM stands: the child's own report, or else the last sample, which is the exact peak up to it.
     """
 
     def __init__(self, pid: int):
         self._status = os.open(f"/proc/{pid}/status", os.O_RDONLY | os.O_CLOEXEC)
+        self._stat = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
         self._peak = 0.0
+        self._had_children = False
 
     def sample(self) -> Sample | None:
         try:
@@ -70,17 +74,29 @@ class LinuxMemory:
         return Sample(fields["VmRSS"], fields["VmRSS"], held)
 
     def last_look(self) -> None:
-        """Nothing to see: a zombie has no memory map on Linux."""
+        """A zombie has no memory map on Linux, but still the page faults of the children that it waited for."""
+        self._had_children = waited_for_children(os.pread(self._stat, 4096, 0))
 
-    def exited(self, usage: resource.struct_rusage) -> Peaks:
+    def exited(self, usage: resource.struct_rusage, own_rss_mib: float | None = None) -> Peaks:
         os.close(self._status)
+        os.close(self._stat)
         at_exit = usage.ru_maxrss / 1024
-        if at_exit > resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024:
+        starts_at = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        if at_exit > starts_at and not self._had_children:
             peak = max(at_exit, self._peak)
             return Peaks(peak, "wait4 ru_maxrss", peak)
+        if own_rss_mib:
+            peak = max(own_rss_mib, self._peak)
+            return Peaks(peak, "VmHWM, the engine's own at its end", peak)
         if self._peak:
             return Peaks(self._peak, "VmHWM, last sample (a lower bound)", self._peak)
         return Peaks(None, None, None)
+
+
+def waited_for_children(stat: bytes) -> bool:
+    """By /proc/PID/stat: whether children that the process waited for had page faults (cminflt, cmajflt; proc_pid_stat(5))."""
+    fields = stat.rpartition(b")")[2].split()  # the name before may hold anything; state is field 3
+    return fields[11 - 3] != b"0" or fields[13 - 3] != b"0"
 
 
 def parse_status(text: bytes) -> dict[str, float]:
@@ -125,7 +141,7 @@ class MacMemory:
         if fields:
             self._zombie_peak = fields["lifetime_max_phys_footprint"]
 
-    def exited(self, usage: resource.struct_rusage) -> Peaks:
+    def exited(self, usage: resource.struct_rusage, own_rss_mib: float | None = None) -> Peaks:
         rss = usage.ru_maxrss / MIB  # bytes on macOS
         if self._zombie_peak and self._zombie_peak >= self._live_peak:
             return Peaks(self._zombie_peak, "ri_lifetime_max_phys_footprint after exit", rss)

@@ -72,15 +72,31 @@ class Journal:
 
     def __init__(self, memory):
         self._memory = memory
-        self.lines: list[tuple[str, int, int]] = []
+        self.page: list[tuple[str, int, int]] | None = None  # None: nobody wants to know
 
     def make(self, heap: int, size: int) -> None:
-        self.lines.append(("make", heap, size))
+        self._note("make", heap, size)
         self._memory.make(heap, size)
 
     def drop(self, heap: int, size: int) -> None:
-        self.lines.append(("drop", heap, size))
+        self._note("drop", heap, size)
         self._memory.drop(heap, size)
+
+    def new_page(self) -> list | None:
+        """Begin to write down, and return the page that was open before."""
+        before, self.page = self.page, []
+        return before
+
+    def turn_back(self, before: list | None) -> tuple:
+        """What was written since new_page(), which becomes part of the page that was open before."""
+        written, self.page = tuple(self.page), before
+        if before is not None:
+            before += written
+        return written
+
+    def _note(self, *call) -> None:
+        if self.page is not None:
+            self.page.append(call)
 
 
 class FastReplay(Replay):
@@ -142,8 +158,7 @@ class FastReplay(Replay):
     def _observe(self, block: Block) -> Effect:
         """Take the block apart, into layers and those into events, and say what it did."""
         pool, layers = self.pool, block.layers
-        told = pool.memory.lines if pool.memory else []
-        told_before = len(told)
+        page_before = pool.memory.new_page() if pool.memory else None
         held, free, peak, peak_held = pool.held, pool.free, pool.peak, pool.peak_held
         pool.peak, pool.peak_held = held + free, held
         if len(layers) > 1:
@@ -161,7 +176,7 @@ class FastReplay(Replay):
             free=pool.free - free,
             peak=pool.peak - held - free,
             peak_held=pool.peak_held - held,
-            memory=tuple(told[told_before:]),
+            memory=pool.memory.turn_back(page_before) if pool.memory else (),
         )
         pool.peak, pool.peak_held = max(peak, pool.peak), max(peak_held, pool.peak_held)
         return effect

@@ -10,7 +10,7 @@
 
 ACCEL ?= cpu
 PYTHON ?= python3
-CONFIG := $(if $(MATRIX)$(GPUS), --config)$(if $(MATRIX), matrix=$(MATRIX))$(if $(GPUS), gpus=$(GPUS))
+CONFIG := $(if $(MATRIX)$(GPUS), --config)$(if $(MATRIX), 'matrix=$(MATRIX)')$(if $(GPUS), gpus=$(GPUS))
 VENV := .venv
 # With a folder wheels/ everything is installed from it, without a network (docs/offline.md).
 ifneq ($(if $(filter wheels,$(MAKECMDGOALS)),,$(wildcard wheels)),)
@@ -57,7 +57,7 @@ format: $(DEV)
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 publish: finding
-	$(BIN)/python workflow/scripts/publish.py$(if $(MATRIX), --matrix $(MATRIX)) $(or $(NAME),$(shell uname -s)-$(shell date +%F))
+	$(BIN)/python workflow/scripts/publish.py$(if $(MATRIX), --matrix '$(MATRIX)') '$(or $(NAME),$(shell uname -s)-$(shell date +%F))'
 
 columns: $(INSTALLED)
 	$(BIN)/python workflow/scripts/columns.py
@@ -68,6 +68,7 @@ bench: $(DEV)
 	$(BIN)/python tests/bench/many_cells.py 1000 10000 50000
 
 $(VENV)/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found. Try: make PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "kvpeak needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)

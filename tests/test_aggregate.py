@@ -130,3 +130,15 @@ def test_what_was_not_measured_or_does_not_run_here_is_left_out(cells, capsys):
     aggregate.main()
     assert read("summary") == read("runs") == []
     assert capsys.readouterr().err == "0 cells measured, 1 missing\n"
+
+
+def test_a_damaged_result_is_one_line_and_the_old_tables_stay(cells, capsys):
+    folder = cells(1, [1, 1])
+    aggregate.main()
+    before = read("summary")
+    (folder / "cell.json").write_text("garbage")
+    assert aggregate.main() == 1
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        f"aggregate: {folder}: Expecting value: line 1 column 1 (char 0); delete the folder to measure the cell again"
+    ]
+    assert read("summary") == before

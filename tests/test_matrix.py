@@ -157,6 +157,12 @@ MISTAKES = [
         "protocol.warmups: unknown key (did you mean warmup?); expected one of",
     ),
     ({"protocol": {"recorded": 0}}, "protocol.recorded: 0: expected a whole number ≥ 1"),
+    ({"protocol": {"recorded": 2.0}}, "protocol.recorded: 2.0: expected a whole number ≥ 1"),
+    (
+        {"models": {"tiny": BASE["models"]["tiny"] | {"generate": 8192}}},
+        "models.tiny.generate: 8192: expected fewer than the 8192 positions of tiny",
+    ),
+    ({"protocol": {"generate": 9000}}, "protocol.generate: 9000: expected fewer than the 8192"),
     ({"protocol": {"recorded": "3"}}, 'protocol.recorded: "3": expected a whole number ≥ 1'),
     ({"protocol": {"guard": 1.5}}, "protocol.guard: 1.5: expected a fraction in (0, 1]"),
     ({"protocol": None}, "protocol: null: expected how every cell is run"),

@@ -89,6 +89,43 @@ def test_linux_does_not_lend_the_parents_memory_to_the_childs_peak():
     assert peaks.source == "VmHWM, last sample (a lower bound)"
 
 
+GRANDCHILD = """
+import subprocess, sys
+print("started", flush=True)
+sys.stdin.readline()
+subprocess.run([sys.executable, "-c", "bytearray(b'x') * (300 << 20)"], check=True)
+"""
+
+
+@linux
+@pytest.mark.parametrize(
+    ("own_mib", "source"),
+    [
+        (None, "VmHWM, last sample (a lower bound)"),
+        (20.0, "VmHWM, the engine's own at its end"),
+    ],
+)
+def test_linux_does_not_take_a_childs_child_for_its_own(own_mib, source):
+    """MLX on a CPU starts a compiler for a new kernel, which may be larger than a small model."""
+    child = subprocess.Popen(
+        [sys.executable, "-c", GRANDCHILD], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    child.stdout.readline()
+    memory = LinuxMemory(child.pid)
+    memory.sample()
+    child.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    memory.last_look()
+    _, _, usage = os.wait4(child.pid, 0)
+    child.returncode = 0
+    child.stdout.close()
+    assert usage.ru_maxrss / 1024 > 300
+    peaks = memory.exited(usage, own_mib)
+    assert peaks.source == source
+    assert peaks.footprint_mib == pytest.approx(max(own_mib or 0, memory._peak))
+    assert peaks.footprint_mib < 50
+
+
 @linux
 def test_linux_sees_a_peak_between_two_samples():
     child = Child()

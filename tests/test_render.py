@@ -18,6 +18,7 @@ from markdown_it import MarkdownIt
 import check
 import plot
 import render
+from kvpeak import origin
 from kvpeak.matrix import AXES
 
 ROOT = Path(__file__).parents[1]
@@ -236,6 +237,12 @@ def test_what_one_cell_computed_with_reaches_the_engine_row_and_not_the_calibrat
         "OpenBLAS 0.3.21, 1 threads |"
     ) in text
     assert "\n1 cells come from another machine than the calibration, or from another BLAS" in text
+
+
+def test_a_replayed_model_of_any_kind_has_its_shapes_as_the_source():
+    for kind in ("random", "package", "hub"):
+        entry = {"kind": kind, "weights": "none", "config": "tiny.json"}
+        assert origin.model_source(entry) == "the shapes of tiny.json"
 
 
 def test_thousands_of_cells_are_folded(rendered):

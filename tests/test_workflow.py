@@ -101,6 +101,11 @@ def test_the_engine_computes_with_as_many_threads_as_without_snakemake(
     assert f"{chosen or len(os.sched_getaffinity(0))} threads" in said or "OpenBLAS" not in said
 
 
+def test_braces_in_what_the_user_has_set_are_no_placeholders(project, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "{threads} {0} '$(false)'")
+    assert project.snakemake("plan").returncode == 0
+
+
 def kill_engine_of(cell: str, snakemake: subprocess.Popen) -> None:
     """Wait for the cell's engine to appear among Snakemake's descendants, and kill it."""
     while snakemake.poll() is None:

@@ -20,10 +20,12 @@ AS_SET_BY_USER = "; ".join(
 
 # The steps run with the interpreter that runs Snakemake, whether or not its environment is active. A prefix
 # replaces Snakemake's own, which is the strict mode: without it a failed step before a pipe would pass.
-shell.prefix(
+# Snakemake formats the prefix, so that its braces are doubled.
+PREFIX = (
     f"set -euo pipefail; {AS_SET_BY_USER}; "
     f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; '
 )
+shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from calibrate import DTYPES

@@ -64,6 +64,8 @@ def read_process(folder: Path) -> dict | None:
         record = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
     except FileNotFoundError:
         return None
+    except ValueError as error:
+        raise UserError(f"{folder}: {error}; delete the folder to measure the cell again") from None
     recorded = [run for run in runs if run["warmup"].lower() != "true"]
     machine, harness, engine = record["machine"]["before"], record["harness"], record["engine"]
     return {

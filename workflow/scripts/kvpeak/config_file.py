@@ -8,12 +8,22 @@ from pathlib import Path
 import yaml
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError, relevance
+from jsonschema.validators import extend
 
 from kvpeak.errors import UserError
 
 MOST_ENTRIES = 1_000_000  # a matrix of 10,000 prompts has 20,000
 MOST_TEXT = 1000  # characters of a message
 SCHEMAS = Path(__file__).parents[2] / "schemas"
+
+
+# JSON Schema counts 2.0 as an integer; a range does not.
+_Validator = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    ),
+)
 
 
 class ConfigError(UserError):
@@ -126,7 +136,7 @@ def validate(data, schema_name: str, file: Path | str) -> None:
     Raises ConfigError for the most telling violation.
     """
     schema = json.loads((SCHEMAS / schema_name).read_text(encoding="utf-8"))
-    errors = list(Draft202012Validator(schema).iter_errors(data))
+    errors = list(_Validator(schema).iter_errors(data))
     if errors:
         raise _one_line(min(errors, key=lambda error: (len(error.path), str(error.path))), file)
 

@@ -343,6 +343,13 @@ class Matrix:
         entry, key = self.prompts[prompt], f"prompts.{prompt}.tokens"
         tokens, generate = entry["tokens"], self.generate(model)
         positions = self.shapes(model).get("max_position_embeddings")
+        if isinstance(positions, int) and generate >= positions:
+            own = "generate" in self.models[model]
+            raise ConfigError(
+                self.file,
+                f"models.{model}.generate" if own else "protocol.generate",
+                f"{generate}: expected fewer than the {positions} positions of {model}",
+            )
         if isinstance(positions, int) and tokens + generate > positions:
             raise ConfigError(
                 self.file,

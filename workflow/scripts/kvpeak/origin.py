@@ -63,6 +63,8 @@ def models(records: list[dict]) -> list[dict]:
 
 def model_source(entry: dict) -> str:
     """Where the weights come from, with the revision or version."""
+    if entry["weights"] == "none":
+        return f"the shapes of {entry.get('config', 'its config.json')}"
     if entry["weights"] == "random":
         return f"{entry.get('config', 'its config.json')}, seed {entry['seed']}"
     if entry["kind"] == "package":

@@ -276,7 +276,8 @@ def limits_section(summary: list[dict], calibrations: dict[str, dict], dtypes: d
         dtype = dtypes.get((row["commit"], row["model"]))
         if not calibration or row["prefill_flops"] is None or row["prefill_tok_s"] is None:
             continue
-        if (calibration["machine"], calibration.get("blas")) != (row["machine"], row["blas"]):
+        other_blas = row["blas"] and row["blas"] != calibration.get("blas")  # unknown is not other
+        if calibration["machine"] != row["machine"] or other_blas:
             foreign += 1
             continue
         peak = calibration["dtypes"].get(dtype)

@@ -3,6 +3,7 @@
 import pytest
 from conftest import ROOT
 
+from kvpeak import host
 from kvpeak.errors import UserError
 from kvpeak.host import gpus_asked_for
 from kvpeak.matrix import load_matrix
@@ -27,7 +28,18 @@ def test_with_one_every_cell_runs(matrix, monkeypatch):
     assert len(matrix.cells_here) == 288
 
 
-def test_several_gpus_are_a_number_and_need_cuda():
+def test_more_gpus_than_the_machine_has_are_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "DEV", tmp_path)
+    assert gpus_asked_for(2, "cuda") == 2  # WSL shows none
+    for name in ("nvidia0", "nvidia3", "nvidiactl", "nvidia-uvm", "nvidia-caps"):
+        (tmp_path / name).touch()
+    assert gpus_asked_for(2, "cuda") == 2
+    with pytest.raises(UserError, match="--config gpus: 3; expected at most 2, the GPUs of this"):
+        gpus_asked_for(3, "cuda")
+
+
+def test_several_gpus_are_a_number_and_need_cuda(tmp_path, monkeypatch):
+    monkeypatch.setattr(host, "DEV", tmp_path)
     assert gpus_asked_for("2", "cuda") == 2
     assert gpus_asked_for(0, "cpu") == 0
     for given, accelerator in ((2, "cpu"), (-1, "cuda"), ("all", "cuda"), (None, "cuda")):

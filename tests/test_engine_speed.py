@@ -5,6 +5,15 @@ import sys
 from pathlib import Path
 
 BENCH = Path(__file__).parent / "bench/engine_speed.py"
+sys.path.insert(0, str(BENCH.parent))
+
+from engine_speed import interval  # noqa: E402
+
+
+def test_pairs_that_differ_widen_the_interval_and_more_rounds_of_them_do_not_narrow_it():
+    assert interval([[1.1] * 4, [1.1] * 4]) == (1.1, 1.1)
+    for rounds in (4, 64):
+        assert interval([[0.9] * rounds, [1.0] * rounds, [1.1] * rounds]) == (0.9, 1.1)
 
 
 def test_the_benchmark_compares_both_loops():

@@ -446,6 +446,47 @@ answer()
     assert {row["device_mib"] for row in cell.rows("memory.csv")} == {"250.00"}
 
 
+BURN = """
+import subprocess, sys
+subprocess.run([sys.executable, "-c", "import time\\nwhile time.process_time() < 0.6: pass"])
+print("burnt", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def burner(tmp_path):
+    """A process, still there, whose child has taken 0.6 processor seconds and ended."""
+    (tmp_path / "burn.py").write_text(BURN)
+    command = [sys.executable, tmp_path / "burn.py"]
+
+    def start() -> subprocess.Popen:
+        child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started.append(child)
+        return child
+
+    started = []
+    yield start
+    for child in started:
+        child.communicate()
+
+
+def test_a_cell_beside_others_does_not_take_them_for_strangers(burner, monkeypatch):
+    monkeypatch.setenv("KVPEAK_RUN", str(os.getpid()))
+    beside, alone = run_cell._count_cpu_s({"gpu": 0}), run_cell._count_cpu_s({})
+    burner().stdout.readline()
+    assert alone() < 0.5 < beside()
+
+
+def test_a_cell_whose_snakemake_has_ended_counts_its_own_time(burner, monkeypatch):
+    run = burner()
+    run.stdout.readline()
+    monkeypatch.setenv("KVPEAK_RUN", str(run.pid))
+    counted = run_cell._count_cpu_s({"gpu": 0})
+    run.communicate()
+    assert 0 <= counted() < 5
+
+
 def test_a_gpu_that_is_asked_for_and_not_there_is_one_line(cell, monkeypatch):
     monkeypatch.chdir(cell.folder)
     monkeypatch.setattr(run_cell, "open_gpu", lambda selector: None)

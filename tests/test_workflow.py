@@ -8,11 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from datetime import datetime
 
 import psutil
 import pytest
 import yaml
-from conftest import TINY_MATRIX
+from conftest import ROOT, TINY_MATRIX
 
 CELL = "results/cells/mlx-0.32.4/tiny/alice-16/{}/{}/default/r1"
 ANALYSIS = {"plan", "aggregate", "checks", "figures", "render", "finding"}
@@ -161,6 +162,39 @@ def test_several_gpus_without_one_are_one_line_and_nothing_runs(project):
     assert done.returncode == 1
     assert "--config gpus: 2; expected none, because MLX runs on cpu here" in done.stdout
     assert "Traceback" not in done.stdout
+
+
+TWO_GPUS = """
+    import os, sys
+    sys.path.append({tests!r})
+    from fake_nvml import Nvml
+    class Two(Nvml):
+        def nvmlDeviceGetHandleByIndex(self, index): return index
+        def nvmlDeviceGetUUID(self, handle): return f"GPU-{{handle}}"
+        def nvmlDeviceGetName(self, handle): return "run " + os.environ["KVPEAK_RUN"]
+    return Two()
+"""
+
+
+def test_two_gpus_measure_two_cells_at_once(project, monkeypatch):
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "cuda")
+    nvml = "workflow/scripts/kvpeak/nvml.py"
+    head, _ = project.read(nvml).split("    try:\n        ctypes.CDLL", 1)
+    project.write(nvml, head + TWO_GPUS.format(tests=str(ROOT / "tests")))
+    project.set_matrix(changed(kv_caches=["cat"]))
+    done = project.snakemake("--cores", "2", "--config", "gpus=2")
+    assert done.returncode == 0, done.stdout
+    records = [
+        json.loads(file.read_text()) for file in project.folder.glob("results/cells/**/cell.json")
+    ]
+    assert sorted(record["request"]["gpu"] for record in records) == [0, 1]
+    spans = []
+    for record in records:
+        start = datetime.fromisoformat(record["started_at"]).timestamp()
+        spans.append((start, start + record["elapsed_s"]))
+    assert max(start for start, _ in spans) < min(end for _, end in spans)
+    assert len({record["machine"]["before"]["gpu"]["name"] for record in records}) == 1
+    assert "on one of 2 GPUs, with others beside it" in project.read("report/finding.md")
 
 
 def test_a_failing_claim_fails_check_and_not_the_finding(measured):

@@ -2,7 +2,9 @@
 
 Two processes load the same random model and take turns (A B, B A, …) at generating from the same prompt tokens.
 Both use mlx-lm's KV cache, MLX's fused attention, one prefill pass and the allocator as MLX starts it; neither
-turns ids into text. Printed: the engine's figures over mlx-lm's, round by round, as a median and its quartiles.
+turns ids into text. Printed: the engine's figures over mlx-lm's, round by round, as a median, its quartiles and its 95 %
+interval, a bootstrap's. A process may be faster than its like from start to end, so with --pairs of fresh processes
+the bootstrap draws pairs, and then rounds of each.
 
 On a GPU give it work to do: --config config/models/qwen2.5-0.5b-instruct.json --dtype bfloat16 --prompt-tokens 4097
 """
@@ -16,10 +18,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median, quantiles
 
+import numpy as np
+
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
 from kvpeak.blas import load_openblas  # noqa: E402
+
+RESAMPLES = 9999
 
 TARGETS = {
     "prefill_tok_s": ("at least", 1.00),
@@ -138,18 +144,33 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[float]]:
                 ratios[key].append(ours[key] / theirs[key])
             print(
                 f"round {number + 1:2}: "
-                + ", ".join(f"{key} {ours[key]:.1f} : {theirs[key]:.1f}" for key in TARGETS)
+                + ", ".join(f"{key} {ours[key]:.1f} : {theirs[key]:.1f}" for key in TARGETS),
+                flush=True,
             )
     return ratios
 
 
-def verdict(key: str, ratios: list[float]) -> str:
-    """One line: the median ratio, its quartiles, and whether the median meets the target."""
+def interval(pairs: list[list[float]], seed: int = 0) -> tuple[float, float]:
+    """The 95 % interval of the median of all rounds, from medians of drawn rounds of drawn pairs."""
+    random, rounds = np.random.default_rng(seed), np.array(pairs)
+    drawn = rounds[random.integers(len(rounds), size=(RESAMPLES, len(rounds)))]
+    picked = random.integers(rounds.shape[1], size=drawn.shape)
+    medians = np.median(np.take_along_axis(drawn, picked, axis=2), axis=(1, 2))
+    return tuple(np.quantile(medians, [0.025, 0.975]))
+
+
+def verdict(key: str, pairs: list[list[float]]) -> str:
+    """One line: the median ratio, its interval and quartiles, and whether the median meets the target."""
     bound, target = TARGETS[key]
+    ratios = [ratio for rounds in pairs for ratio in rounds]
     middle = median(ratios)
     met = middle >= target if bound == "at least" else middle <= target
     low, _, high = quantiles(ratios, n=4, method="inclusive")
-    return f"{key:16} {middle:.3f}× (quartiles {low:.3f} to {high:.3f}); target {bound} {target:.2f}×: {'met' if met else 'missed'}"
+    least, most = interval(pairs)
+    return (
+        f"{key:16} {middle:.3f}× (95 % {least:.3f} to {most:.3f}, quartiles {low:.3f} to {high:.3f}); "
+        f"target {bound} {target:.2f}×: {'met' if met else 'missed'}"
+    )
 
 
 def main() -> None:
@@ -158,14 +179,16 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float32", "float16", "bfloat16"), default="float32")
     parser.add_argument("--prompt-tokens", type=int, default=513)
     parser.add_argument("--generate", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=24)
+    parser.add_argument("--rounds", type=int, default=24, help="of each pair of processes")
+    parser.add_argument("--pairs", type=int, default=1, help="of processes, one after the other")
     parser.add_argument("--loop", choices=LOOPS, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.loop:
         work(arguments.loop, arguments)
         return
-    for key, ratios in compare(arguments).items():
-        print(verdict(key, ratios))
+    pairs = [compare(arguments) for _ in range(arguments.pairs)]
+    for key in TARGETS:
+        print(verdict(key, [ratios[key] for ratios in pairs]))
 
 
 if __name__ == "__main__":

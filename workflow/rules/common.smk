@@ -19,10 +19,11 @@ AS_SET_BY_USER = "; ".join(
 )
 
 # The steps run with the interpreter that runs Snakemake, whether or not its environment is active. A prefix
-# replaces Snakemake's own, which is the strict mode: without it a failed step before a pipe would pass.
-# Snakemake formats the prefix, so that its braces are doubled.
+# replaces Snakemake's own, which is the strict mode: without it a failed step before a pipe would pass. By KVPEAK_RUN
+# a cell that runs beside others knows which processes belong to the same run. Snakemake formats the prefix, so that
+# its braces are doubled.
 PREFIX = (
-    f"set -euo pipefail; {AS_SET_BY_USER}; "
+    f"set -euo pipefail; {AS_SET_BY_USER}; export KVPEAK_RUN={os.getpid()}; "
     f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; '
 )
 shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))

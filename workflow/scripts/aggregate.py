@@ -26,7 +26,7 @@ PEAKS = (
 )
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
 TEXTS = (
-    *("detail", "method", "weights", "machine", "accelerator"),
+    *("detail", "method", "weights", "machine", "accelerator", "gpu"),
     *("versions", "blas", "harness", "dirty"),
 )
 
@@ -82,6 +82,7 @@ def read_process(folder: Path) -> dict | None:
         "weights": record["request"]["model"]["weights"],
         "machine": machine.get("name") or "unknown",
         "accelerator": engine.get("device", {}).get("accelerator"),
+        "gpu": str(record["request"].get("gpu", "")),
         "versions": ", ".join(
             f"{name} {text}" for name, text in engine.get("versions", {}).items()
         ),

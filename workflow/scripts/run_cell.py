@@ -43,7 +43,8 @@ FILES = ("memory.csv", "cell.json", "runs.csv")  # of a result; the last one is 
 @dataclass(frozen=True)
 class Ended:
     """An engine's process that has ended. code: its exit code, negative: the signal that killed it.
-    elapsed_s: by the monotonic clock; wall_s: by the wall clock; cpu_s: of the engine and the runner."""
+    elapsed_s: by the monotonic clock; wall_s: by the wall clock; cpu_s: of the engine and the runner, and of
+    everything else of the same Snakemake where that measures cells side by side."""
 
     watched: Watched
     pid: int
@@ -205,7 +206,8 @@ def _run_engine(request, argv, attempt, available_mib, gpu, progress, check) -> 
     request_text = json.dumps(request, indent=1) + "\n"
     (attempt / "request.json").write_text(request_text, encoding="utf-8")
     environment = dict(os.environ) | ({"CUDA_VISIBLE_DEVICES": gpu.uuid} if gpu else {})
-    kills, wall, clock, cpu = machine.oom_kills(), time.time(), time.monotonic(), _own_cpu_s()
+    cpu_s = _count_cpu_s(request)
+    kills, wall, clock = machine.oom_kills(), time.time(), time.monotonic()
     folder = request["external"]["folder"] if external else None
     with (attempt / ("stdout.txt" if external else "events.jsonl")).open("wb", buffering=0) as raw:
         child = Child(argv, environment, attempt / "stderr.txt", folder)
@@ -225,7 +227,7 @@ def _run_engine(request, argv, attempt, available_mib, gpu, progress, check) -> 
         peaks=memory.exited(usage, watched.conversation.first("done").get("peak_rss_mib")),
         elapsed_s=time.monotonic() - clock,
         wall_s=time.time() - wall,
-        cpu_s=_own_cpu_s() - cpu,
+        cpu_s=cpu_s(),
     )
 
 
@@ -335,6 +337,26 @@ def _results_folder(out: Path, cell: str) -> Path:
     if out.parts[-len(parts) :] != parts:
         raise UserError(f"--out: {out}; expected a path that ends with {'/'.join(parts)}")
     return out.parents[len(parts) - 1]
+
+
+def _count_cpu_s(request: dict) -> Callable[[], float]:
+    """A function that tells how many processor seconds the runner and its children have taken from now on.
+
+    Beside a cell that shares the machine others are meant to run: then it is what the whole Snakemake that
+    started the cell has taken, whose process id comes from workflow/rules/common.smk, unless that has ended.
+    """
+    run = os.environ.get("KVPEAK_RUN", "") if "gpu" in request else ""
+
+    def count() -> tuple[float, float | None]:
+        return _own_cpu_s(), machine.tree_cpu_s(int(run)) if run.isdigit() else None
+
+    own, whole = count()
+
+    def taken() -> float:
+        own_now, whole_now = count()
+        return own_now - own if None in (whole, whole_now) else whole_now - whole
+
+    return taken
 
 
 def _own_cpu_s() -> float:

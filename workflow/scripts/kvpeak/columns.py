@@ -127,6 +127,7 @@ SUMMARY = Table(
         ("weights", "", "`real` or `random`"),
         ("machine", "", "processor, number of CPUs, memory"),
         ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
+        ("gpu", "", "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had the machine for itself"),
         ("versions", "", "the engine's packages, with their versions"),
         ("blas", "", "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say"),
         ("kv_bytes_per_token", "bytes", "keys and values that one token adds, from the shapes"),

@@ -9,6 +9,8 @@ from pathlib import Path
 
 from kvpeak.errors import UserError
 
+DEV = Path("/dev")
+
 
 def accelerator() -> str:
     """Return `metal`, `cuda` or `cpu`: what MLX uses in this environment.
@@ -48,7 +50,14 @@ def gpus_asked_for(given: object, accelerator: str) -> int:
         raise UserError(
             f"--config gpus: {gpus}; expected none, because MLX runs on {accelerator} here"
         )
+    if gpus > (here := _nvidia_gpus() or gpus):
+        raise UserError(f"--config gpus: {gpus}; expected at most {here}, the GPUs of this machine")
     return gpus
+
+
+def _nvidia_gpus() -> int:
+    """How many GPUs the NVIDIA driver shows; 0 where it has no device nodes of their own (WSL)."""
+    return sum(file.name.removeprefix("nvidia").isdigit() for file in DEV.glob("nvidia[0-9]*"))
 
 
 def operating_system() -> str:

@@ -19,6 +19,7 @@ from kvpeak.cgroup import memory_limits
 MIB = 1 << 20
 
 BUSY_CPUS = 0.5  # processors that other processes may keep busy on average
+COUNTS = 10  # at most: of processes that come and go meanwhile
 CLOCK_S = 1.0  # seconds by which the wall clock may differ from the monotonic one
 SWAP_MIB = 1.0
 
@@ -83,6 +84,25 @@ def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
     """How many processes the kernel has killed for want of memory since boot (Linux; 0 elsewhere)."""
     found = re.search(r"^oom_kill (\d+)$", _text(vmstat), re.MULTILINE)
     return int(found[1]) if found else 0
+
+
+def tree_cpu_s(root: int) -> float | None:
+    """Processor seconds of the process `root` and of its descendants, those that it or they have reaped included.
+
+    None if there is no such process. A process that ends while they are counted would be counted twice or not
+    at all; then they are counted again.
+    """
+    for _ in range(COUNTS):
+        try:
+            top = psutil.Process(root)
+            found = {top, *top.children(recursive=True)}
+            seconds = sum(sum(process.cpu_times()[:4]) for process in found)
+            if found == {top, *top.children(recursive=True)}:
+                return seconds
+        except psutil.NoSuchProcess:
+            if not psutil.pid_exists(root):
+                return None
+    return seconds
 
 
 def linux_state(root: Path = Path("/")) -> dict:

@@ -13,8 +13,8 @@ from kvpeak.statistics import outliers, process_means
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
 
 _TEXT = (
-    *AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator", "versions",
-    "blas", "harness", "dirty", "flags", "detail",
+    *AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator", "gpu",
+    "versions", "blas", "harness", "dirty", "flags", "detail",
 )  # fmt: skip
 
 CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES

@@ -9,6 +9,9 @@
 # MATRIX=config/cuda/matrix.yaml runs another matrix; GPUS=2 measures on two NVIDIA GPUs side by side, one cell on each.
 
 ACCEL ?= cpu
+ifeq ($(filter $(ACCEL),cpu cuda12 cuda13),)
+$(error ACCEL=$(ACCEL): expected cpu, cuda12 or cuda13)
+endif
 PYTHON ?= python3
 CONFIG := $(if $(MATRIX)$(GPUS), --config)$(if $(MATRIX), 'matrix=$(MATRIX)')$(if $(GPUS), gpus=$(GPUS))
 VENV := .venv

@@ -192,7 +192,7 @@ MISTAKES = [
     ({"caps": ["none", "4 x"]}, 'caps[1]: "4 x": expected none, a reuse ratio such as 4x'),
     ({"caps": ["none", 0]}, "caps[1]: 0: expected none, a reuse ratio such as 4x"),
     ({"caps": []}, "caps: []: expected a list of limits"),
-    ({"caps": ["none", "none"]}, 'caps: ["none", "none"]: expected a list of limits'),
+    ({"caps": ["none", "none"]}, 'caps: "none" is given twice; keep one'),
     ({"kv_caches": ["cat", "dog"]}, 'kv_caches[1]: "dog": expected cat, cat-contiguous'),
     (
         {"exclude": [{"model": "tinny"}]},

@@ -157,6 +157,28 @@ def test_a_mistake_in_the_matrix_is_one_line_and_nothing_runs(project):
     assert not (project.folder / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        (
+            "matrx=config/other.yaml",
+            "--config matrx: unknown key; expected matrix, partial or gpus",
+        ),
+        ("partial=maybe", "--config partial: maybe; expected true or false"),
+        (
+            "matrix=other.yaml",
+            "expected.yaml: no such file; expected the claims beside the matrix (none: claims: [])",
+        ),
+    ],
+)
+def test_a_mistake_in_config_is_one_line_and_nothing_runs(project, given, line):
+    (project.folder / "other.yaml").write_text(project.read("config/matrix.yaml"))
+    done = project.snakemake("-n", "--config", given)
+    assert done.returncode == 1
+    assert done.stdout.splitlines()[-1] == line
+    assert not (project.folder / "results").exists()
+
+
 def test_several_gpus_without_one_are_one_line_and_nothing_runs(project):
     done = project.snakemake("-n", "--config", "gpus=2")
     assert done.returncode == 1

@@ -40,12 +40,23 @@ gc.set_threshold(
     1_000_000
 )  # planning makes many objects and no rubbish: a fifth faster with 10,000 cells
 
+for name in config:
+    if name not in ("matrix", "partial", "gpus"):
+        print(f"--config {name}: unknown key; expected matrix, partial or gpus", file=sys.stderr)
+        sys.exit(1)
 MATRIX_FILE = config.get("matrix", "config/matrix.yaml")
 EXPECTED_FILE = str(Path(MATRIX_FILE).with_name("expected.yaml"))
 PARTIAL = str(config.get("partial", "false")).lower() == "true"
+if str(config.get("partial", "false")).lower() not in ("true", "false"):
+    print(f"--config partial: {config['partial']}; expected true or false", file=sys.stderr)
+    sys.exit(1)
 
 try:
     MATRIX = load_matrix(MATRIX_FILE)
+    if not os.path.exists(EXPECTED_FILE):
+        raise UserError(
+            f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"
+        )
     GPUS = gpus_asked_for(config.get("gpus", 0), MATRIX.accelerator)
 except UserError as error:
     print(error, file=sys.stderr)

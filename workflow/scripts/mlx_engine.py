@@ -8,12 +8,13 @@ import sys
 
 from kvpeak.answering import Emit, peak_rss_mib, run_engine
 from kvpeak.blas import load_openblas
-from kvpeak.errors import Unsupported
+from kvpeak.errors import Unsupported, UserError
 from kvpeak.null_buffers import on_null_buffer
 
 # What MLX says when it cannot allocate: on a CPU, with Metal, with CUDA.
 OUT_OF_MEMORY = re.compile(r"malloc|out of memory|insufficient memory", re.IGNORECASE)
 
+NO_COMPILER = "MLX could not compile a kernel for the CPU; install a C++ compiler (Debian: g++), or see the lines above"
 NULL_BUFFER = "malloc gave MLX no memory (it used the null pointer as a buffer)"
 
 
@@ -28,6 +29,8 @@ def answer(request: dict, emit: Emit) -> None:
     except Unsupported as error:
         emit("outcome", outcome="unsupported", detail=str(error))
     except (MemoryError, RuntimeError) as error:
+        if "Compile::eval_cpu" in str(error):
+            raise UserError(NO_COMPILER) from None
         if not (isinstance(error, MemoryError) or OUT_OF_MEMORY.search(str(error))):
             raise
         emit("outcome", outcome="oom", detail=" ".join(str(error).split()) or "out of memory")

@@ -160,6 +160,9 @@ def _one_line(error: ValidationError, file) -> ConfigError:
             key_path([*path, key]),
             f"unknown key{did_you_mean(key, known)}; expected one of {', '.join(known)}",
         )
+    if error.validator == "uniqueItems":
+        twice = next(item for item in error.instance if error.instance.count(item) > 1)
+        return ConfigError(file, key_path(path), f"{shown(twice)} is given twice; keep one")
     if error.validator == "required":
         key = next(key for key in error.validator_value if key not in error.instance)
         described = error.schema.get("properties", {}).get(key, {}).get("description", "")

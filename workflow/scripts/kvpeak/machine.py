@@ -92,6 +92,7 @@ def tree_cpu_s(root: int) -> float | None:
     None if there is no such process. A process that ends while they are counted would be counted twice or not
     at all; then they are counted again.
     """
+    seconds = None
     for _ in range(COUNTS):
         try:
             top = psutil.Process(root)

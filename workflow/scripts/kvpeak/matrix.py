@@ -234,7 +234,7 @@ class Matrix:
         first = Cell(*names) if len(names) == len(AXES) else None
         if first not in self.combinations or not 0 < int(number) <= self.protocol["processes"]:
             raise ConfigError(
-                self.file, "", f"plans no cell {path}; snakemake plan lists every one"
+                self.file, "", f"plans no cell {path}; snakemake --cores 1 plan lists every one"
             )
         return Cell(*names, int(number))
 

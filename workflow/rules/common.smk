@@ -40,18 +40,22 @@ gc.set_threshold(
     1_000_000
 )  # planning makes many objects and no rubbish: a fifth faster with 10,000 cells
 
-for name in config:
-    if name not in ("matrix", "partial", "gpus"):
-        print(f"--config {name}: unknown key; expected matrix, partial or gpus", file=sys.stderr)
-        sys.exit(1)
 MATRIX_FILE = config.get("matrix", "config/matrix.yaml")
 EXPECTED_FILE = str(Path(MATRIX_FILE).with_name("expected.yaml"))
-PARTIAL = str(config.get("partial", "false")).lower() == "true"
-if str(config.get("partial", "false")).lower() not in ("true", "false"):
-    print(f"--config partial: {config['partial']}; expected true or false", file=sys.stderr)
-    sys.exit(1)
+
+
+def switched_on(given: object) -> bool:
+    """What --config partial says. Raises UserError."""
+    if str(given).lower() not in ("true", "false"):
+        raise UserError(f"--config partial: {given}; expected true or false")
+    return str(given).lower() == "true"
+
 
 try:
+    for name in config:
+        if name not in ("matrix", "partial", "gpus"):
+            raise UserError(f"--config {name}: unknown key; expected matrix, partial or gpus")
+    PARTIAL = switched_on(config.get("partial", False))
     MATRIX = load_matrix(MATRIX_FILE)
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(

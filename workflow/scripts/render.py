@@ -106,7 +106,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "claims": sections.claims_section(checks),
         "outcomes": [row for row in summary if row["outcome"] != "ok"],
         "flagged": flagged(summary),
-        "gpus": side_by_side(summary),
+        "gpus": len(names_of(summary, "gpu")),  # several: cells ran side by side
         "far_off": [
             {"row": row, "runs": results.outliers[cell]}
             for cell, row in results.summary.items()
@@ -188,11 +188,6 @@ def unmeasured(plan: list[dict], measured: dict) -> int:
     """How many cells run here and have no result."""
     here = {tuple(row[axis] for axis in AXES) for row in plan if row["runs_here"] == "yes"}
     return len(here - measured.keys())
-
-
-def side_by_side(summary: list[dict]) -> int:
-    """On how many GPUs cells ran side by side; 1 or 0 where each had the machine for itself."""
-    return len({gpu for row in summary for gpu in (row.get("gpu") or "").split("; ") if gpu})
 
 
 def flagged(summary: list[dict]) -> dict:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from kvpeak import statistics
 from kvpeak.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
-from kvpeak.markdown import percent
+from kvpeak.markdown import percent, signed
 from kvpeak.matrix import AXES
 from kvpeak.results import SPEEDS, CellName, Results, read_table, rows
 
@@ -231,10 +231,8 @@ def _judge_spread(claim, group, cells, results, placed):
     found = {cell: results.summary[cell][claim["column"]] for cell in cells}
     least, most = min(found, key=found.get), max(found, key=found.get)
     allowance = claim["allowance_mib"] or 0
-    excess, limit = (
-        found[most] - found[least],
-        found[least] * claim["tolerance_pct"] / 100 + allowance,
-    )
+    excess = found[most] - found[least]
+    limit = found[least] * claim["tolerance_pct"] / 100 + allowance
     share, bound = percent(excess / found[least], sign=False), f"{claim['tolerance_pct']} %"
     if allowance:
         apart = f"{share}, {_number(excess)} MiB apart, at most {_number(limit)} allowed ({bound} and {allowance} MiB)"
@@ -368,7 +366,7 @@ def _needs(processes: int | None) -> str:
 
 
 def _number(value: float) -> str:
-    return format(value, ",.1f" if abs(value) >= 100 else ",.4g").replace("-", "−")
+    return signed(value, ",.1f" if abs(value) >= 100 else ",.4g")
 
 
 def _name(group: Group, cell: CellName) -> str:

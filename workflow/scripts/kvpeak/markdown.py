@@ -34,7 +34,7 @@ def number(value, digits: int = 0) -> Markdown:
     """A number with thousands separators, e.g. 14,872 or −0.1; '–' if there is none."""
     if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
         return Markdown("–")
-    return Markdown(_signed(float(value), f",.{digits}f"))
+    return Markdown(signed(float(value), f",.{digits}f"))
 
 
 def times(value, digits: int = 2) -> Markdown:
@@ -54,10 +54,10 @@ def percent(value, digits: int = 1, sign: bool = True) -> Markdown:
     """A share as a percentage: 0.05 → +5.0 %, without `sign` 5.0 %; '–' if there is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return Markdown("–")
-    return Markdown(_signed(100 * value, f"{'+' if sign else ''},.{digits}f") + " %")
+    return Markdown(signed(100 * value, f"{'+' if sign else ''},.{digits}f") + " %")
 
 
-def _signed(value: float, form: str) -> str:
+def signed(value: float, form: str) -> str:
     """A number with a true minus, and with no sign where it is shown as zero."""
     text = format(value, form).replace("-", "−")
     return text if text.strip("+−0.") else text.lstrip("+−")

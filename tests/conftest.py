@@ -11,7 +11,7 @@ import pytest
 import yaml
 from disks import Disks
 
-from kvpeak.blas import load_openblas
+from kvpeak.live.blas import load_openblas
 
 load_openblas()  # before any test imports MLX
 

@@ -2,7 +2,7 @@
 
 from types import SimpleNamespace
 
-from kvpeak.nvml import MIB
+from kvpeak.system.nvml import MIB
 
 UUID = "GPU-5d2c7a4e-0000-1111-2222-333344445555"
 

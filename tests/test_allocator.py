@@ -3,8 +3,8 @@
 import mlx.core as mx
 import pytest
 
-from kvpeak import allocator
-from kvpeak.errors import Unsupported
+from kvpeak.base.errors import Unsupported
+from kvpeak.live import allocator
 
 
 @pytest.mark.parametrize(

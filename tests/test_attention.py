@@ -4,11 +4,11 @@ import mlx.core as mx
 import pytest
 from test_models import MODEL_TYPES, SMALL
 
-from kvpeak import attention, models
-from kvpeak.allocator import Peaks
-from kvpeak.errors import Unsupported
-from kvpeak.generation import Sampling, generate
-from kvpeak.kv_caches import make_caches
+from kvpeak.base.errors import Unsupported
+from kvpeak.live import attention, loading
+from kvpeak.live.allocator import Peaks
+from kvpeak.live.generation import Sampling, generate
+from kvpeak.live.kv_caches import make_caches
 
 BATCH, HEADS, QUERIES, TOTAL, SIZE = 2, 6, 5, 9, 16
 WINDOW = mx.arange(TOTAL - QUERIES, TOTAL)[:, None] - mx.arange(TOTAL) < 3
@@ -78,7 +78,7 @@ def test_calls_are_counted_while_the_block_runs():
 def test_naive_gives_the_tokens_of_fused_in_any_model(monkeypatch, model_type):
     """gpt_oss among them with sinks, gemma3_text with windows, deepseek_v3 with a mask that is added."""
     config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
-    model = models.random_model(config, 0, None)
+    model = loading.random_model(config, 0, None)
     prompt = mx.array([(3 * i * i + 2) % 300 for i in range(21)], mx.uint32)
 
     def tokens() -> list[int]:

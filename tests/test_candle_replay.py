@@ -8,8 +8,8 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from kvpeak.backing import DeviceMemory, HostMemory
-from kvpeak.events import Conversation, parse_event
+from kvpeak.protocol.events import Conversation, parse_event
+from kvpeak.replay.memory import DeviceMemory, HostMemory
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "workflow/scripts/candle_replay.py"

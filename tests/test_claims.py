@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import yaml
 
-from kvpeak import claims
-from kvpeak.comparisons import compare
-from kvpeak.config_file import ConfigError
-from kvpeak.matrix import load_matrix
-from kvpeak.results import Results, read_results
+from kvpeak.analysis import claims
+from kvpeak.analysis.comparisons import compare
+from kvpeak.analysis.results import Results, read_results
+from kvpeak.experiment.config_file import ConfigError
+from kvpeak.experiment.matrix import load_matrix
 
 ROOT = Path(__file__).parents[1]
 SMALL = ROOT / "tests/data/small"

@@ -3,7 +3,7 @@
 from conftest import ROOT
 
 from collect_wheels import model_pins, other_commits
-from kvpeak.matrix import load_matrix
+from kvpeak.experiment.matrix import load_matrix
 
 
 def test_the_default_matrix_needs_the_older_mlx_and_the_packaged_model(monkeypatch):

@@ -6,8 +6,8 @@ import check
 import columns
 import expand
 import run_cell
-from kvpeak import columns as tables
-from kvpeak import timeline
+from kvpeak.base import columns as tables
+from kvpeak.runner import timeline
 
 ROOT = Path(__file__).parents[1]
 

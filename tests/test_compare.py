@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import compare
-from kvpeak.columns import COMPARISON
+from kvpeak.base.columns import COMPARISON
 
 SMALL = Path(__file__).parent / "data/small"
 

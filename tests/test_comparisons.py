@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvpeak import comparisons, sections
-from kvpeak.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
-from kvpeak.results import SPEEDS, Results, headline, read_results
+from kvpeak.analysis import comparisons
+from kvpeak.analysis.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
+from kvpeak.analysis.results import SPEEDS, Results, headline, read_results
+from kvpeak.report import sections
 
 SMALL = Path(__file__).parent / "data/small"
 

@@ -3,10 +3,10 @@
 import pytest
 from conftest import ROOT
 
-from kvpeak import host
-from kvpeak.errors import UserError
-from kvpeak.host import gpus_asked_for
-from kvpeak.matrix import load_matrix
+from kvpeak.base.errors import UserError
+from kvpeak.experiment.matrix import load_matrix
+from kvpeak.system import host
+from kvpeak.system.host import gpus_asked_for
 
 
 @pytest.fixture

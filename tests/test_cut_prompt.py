@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from kvpeak.errors import UserError
-from kvpeak.model_files import describe_files
-from kvpeak.prompts import corpus_tokens, cut
+from kvpeak.base.errors import UserError
+from kvpeak.inputs.model_folder import describe_files
+from kvpeak.inputs.prompts import corpus_tokens, cut
 
 PROGRAM = Path(__file__).parents[1] / "workflow/scripts/cut_prompt.py"
 CONFIG = {"vocab_size": 100, "max_position_embeddings": 64}

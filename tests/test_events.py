@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpeak.events import EVENTS, MAX_LINE, BadAnswer, Conversation, Lines, excerpt, parse_event
+from kvpeak.protocol.events import (
+    EVENTS,
+    MAX_LINE,
+    BadAnswer,
+    Conversation,
+    Lines,
+    excerpt,
+    parse_event,
+)
 
 RUN = {
     "event": "run", "run": 0, "warmup": True, "prompt_tokens": 5, "generated_tokens": 4, "prefill_s": 0.5,

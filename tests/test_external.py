@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kvpeak import external
-from kvpeak.errors import UserError
+from kvpeak.base.errors import UserError
+from kvpeak.protocol import command
 
 CELL = {
     "commit": "c", "model": "m", "prompt": "p", "kv_cache": "cat", "cap": "none", "variant": "v", "round": 1,
@@ -44,7 +44,7 @@ def table(tmp_path, *rows):
 def test_a_value_is_one_argument_whatever_it_holds(tmp_path):
     asked = request(tmp_path, run=("bin/x", "--a={kv_cache};{{x}}", "{out}"))
     asked["cell"] = CELL | {"kv_cache": "$(id) {out}"}
-    program, first, out = external.command_of(asked, tmp_path)
+    program, first, out = command.command_of(asked, tmp_path)
     assert program.endswith("/results/engines/c/source/bin/x")
     assert first == "--a=$(id) {out};{x}"
     assert out == str(tmp_path)
@@ -52,7 +52,7 @@ def test_a_value_is_one_argument_whatever_it_holds(tmp_path):
 
 def test_rows_become_runs_in_this_projects_units(tmp_path):
     folder = table(tmp_path, *["9,4,90,250,0.5,2097152"] * 3)
-    runs = external.read_runs(request(tmp_path), folder)
+    runs = command.read_runs(request(tmp_path), folder)
     assert [run["warmup"] for run in runs] == [True, False, False]
     assert runs[0] == {
         "event": "run", "run": 0, "warmup": True, "prompt_tokens": 9, "generated_tokens": 4,
@@ -63,7 +63,7 @@ def test_rows_become_runs_in_this_projects_units(tmp_path):
 
 def test_a_table_of_recorded_runs_only_is_taken_as_it_is(tmp_path):
     folder = table(tmp_path, *["9,4,90,250,0.5,0"] * 2)
-    assert [run["warmup"] for run in external.read_runs(request(tmp_path), folder)] == [
+    assert [run["warmup"] for run in command.read_runs(request(tmp_path), folder)] == [
         False,
         False,
     ]
@@ -73,9 +73,9 @@ def test_json_lines_and_a_json_list_are_the_same(tmp_path):
     row = {"prompt": 9, "generated": 4, "prefill rate": 90, "ttft": 250, "decode": 0.5, "pool": 0}
     asked = request(tmp_path, file="{out}/t.json", format="json")
     (tmp_path / "t.json").write_text(json.dumps([row, row]))
-    listed = external.read_runs(asked, tmp_path)
+    listed = command.read_runs(asked, tmp_path)
     (tmp_path / "t.json").write_text(f"{json.dumps(row)}\n{json.dumps(row)}\n")
-    assert external.read_runs(asked, tmp_path) == listed
+    assert command.read_runs(asked, tmp_path) == listed
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_json_lines_and_a_json_list_are_the_same(tmp_path):
 )
 def test_a_figure_that_does_not_parse_is_one_line(tmp_path, rows, line):
     with pytest.raises(UserError) as error:
-        external.read_runs(request(tmp_path), table(tmp_path, *rows))
+        command.read_runs(request(tmp_path), table(tmp_path, *rows))
     assert line in str(error.value)
     assert str(tmp_path / "t.csv") in str(error.value)
     assert "\n" not in str(error.value)
@@ -99,7 +99,7 @@ def test_a_figure_that_does_not_parse_is_one_line(tmp_path, rows, line):
 def test_a_missing_column_lists_the_columns_that_are_there(tmp_path):
     asked = request(tmp_path, columns=COLUMNS | {"decode_s": "decode_time"})
     with pytest.raises(UserError) as error:
-        external.read_runs(asked, table(tmp_path, "9,4,90,250,0.5,0"))
+        command.read_runs(asked, table(tmp_path, "9,4,90,250,0.5,0"))
     assert (
         "column decode_time (output.columns.decode_s) is not there; found prompt, generated"
         in str(error.value)
@@ -108,4 +108,4 @@ def test_a_missing_column_lists_the_columns_that_are_there(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"t.csv: the engine wrote no such file"):
-        external.read_runs(request(tmp_path), tmp_path)
+        command.read_runs(request(tmp_path), tmp_path)

@@ -7,9 +7,9 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from kvpeak import figures
-from kvpeak.comparisons import Comparison, compare, lead
-from kvpeak.results import read_results
+from kvpeak.analysis.comparisons import Comparison, compare, lead
+from kvpeak.analysis.results import read_results
+from kvpeak.report import figures
 
 SMALL = Path(__file__).parent / "data/small"
 TIMELINE = figures.Timeline(

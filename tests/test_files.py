@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvpeak.files import write_together
+from kvpeak.base.files import write_together
 
 OLD = {"data": "old", "marker": "old"}
 NEW = {"data": "new", "marker": "new"}

@@ -6,10 +6,10 @@ import mlx.core as mx
 import pytest
 from test_models import MODEL_TYPES, SMALL
 
-from kvpeak import models
-from kvpeak.allocator import Peaks
-from kvpeak.generation import Sampling, generate, penalised
-from kvpeak.kv_caches import make_caches
+from kvpeak.live import loading
+from kvpeak.live.allocator import Peaks
+from kvpeak.live.generation import Sampling, generate, penalised
+from kvpeak.live.kv_caches import make_caches
 
 PROMPT = mx.array([(5 * i * i + 1) % 300 for i in range(23)], mx.uint32)
 GENERATE = 16
@@ -17,7 +17,7 @@ GENERATE = 16
 
 @pytest.fixture(scope="module")
 def model():
-    return models.random_model(SMALL, 0, None)
+    return loading.random_model(SMALL, 0, None)
 
 
 def run(model, sampling: Sampling, chunk: int | None = None):
@@ -31,7 +31,7 @@ def test_tokens_are_those_of_mlx_lm_in_any_model(model_type):
     from mlx_lm.sample_utils import make_logits_processors
 
     config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
-    model = models.random_model(config, 0, None)
+    model = loading.random_model(config, 0, None)
     processors = make_logits_processors(repetition_penalty=1.1, repetition_context_size=20)
     theirs = generate_step(PROMPT, model, max_tokens=GENERATE, logits_processors=processors)
     expected = [token for token, _ in itertools.islice(theirs, GENERATE)]
@@ -41,7 +41,7 @@ def test_tokens_are_those_of_mlx_lm_in_any_model(model_type):
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_prefill_in_chunks_gives_the_tokens_of_one_pass(model_type):
     config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
-    model = models.random_model(config, 0, None)
+    model = loading.random_model(config, 0, None)
     whole = run(model, Sampling(GENERATE)).tokens
     assert [run(model, Sampling(GENERATE), chunk).tokens for chunk in (5, 11, 22, 64)] == [
         whole
@@ -100,7 +100,7 @@ def test_times_follow_each_other(model):
 
 def test_the_head_computes_one_position():
     """All logits of the prompt would be more than all that the run takes."""
-    model = models.random_model(SMALL | {"vocab_size": 20_000}, 0, None)
+    model = loading.random_model(SMALL | {"vocab_size": 20_000}, 0, None)
     prompt = mx.arange(400, dtype=mx.uint32)
     mx.eval(prompt)
     before = mx.get_active_memory()

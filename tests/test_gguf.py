@@ -11,8 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_gguf import array, gguf_bytes, llama_metadata, llama_tensors, scalar
 
-from kvpeak import gguf, models
-from kvpeak.errors import UserError
+from kvpeak.base.errors import UserError
+from kvpeak.inputs import gguf
+from kvpeak.live import loading
 
 
 @pytest.fixture
@@ -193,10 +194,10 @@ def test_a_model_written_as_gguf_gives_the_logits_of_the_original(tmp_path):
     header_file = tmp_path / "header.gguf"
     header_file.write_bytes(gguf_bytes(llama_metadata(), llama_tensors("F32")))
     config = gguf.llama_config(gguf.read_header(header_file))
-    original = models.random_model(config | {"rope_traditional": False}, 3, "float32")
+    original = loading.random_model(config | {"rope_traditional": False}, 3, "float32")
     named = {gguf.llama_name(n.removesuffix(".weight")): n for n in llama_tensors("F32")}
     tensors = {}
-    for name, value in models.tree_flatten(original.parameters()):
+    for name, value in loading.tree_flatten(original.parameters()):
         value, name = np.array(value), named[name.removesuffix(".weight")]
         if ".attn_q." in name or ".attn_k." in name:
             value = interleaved(
@@ -208,7 +209,7 @@ def test_a_model_written_as_gguf_gives_the_logits_of_the_original(tmp_path):
     folder.mkdir()
     (folder / "tiny.gguf").write_bytes(gguf_bytes(llama_metadata(), tensors))
     (folder / "config.json").write_text(json.dumps(config))
-    loaded, _ = models.load_model(folder, weights="real", dtype=None, seed=0)
+    loaded, _ = loading.load_model(folder, weights="real", dtype=None, seed=0)
     prompt = mx.array([[5, 17, 99, 3, 250, 42, 7, 8]])
     np.testing.assert_allclose(
         np.array(loaded(prompt)), np.array(original(prompt)), rtol=1e-4, atol=1e-4

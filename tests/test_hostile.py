@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from test_matrix import BASE
 
-from kvpeak.config_file import ConfigError, load_yaml
-from kvpeak.errors import UserError
-from kvpeak.matrix import Matrix, load_matrix
-from kvpeak.models import load_model
+from kvpeak.base.errors import UserError
+from kvpeak.experiment.config_file import ConfigError, load_yaml
+from kvpeak.experiment.matrix import Matrix, load_matrix
+from kvpeak.live.loading import load_model
 
 ROOT = Path(__file__).parents[1]
 NASTY = [

@@ -4,10 +4,10 @@ import mlx.core as mx
 import pytest
 from test_models import MODEL_TYPES, SMALL
 
-from kvpeak import kv_caches, models
-from kvpeak.allocator import Peaks
-from kvpeak.errors import Unsupported
-from kvpeak.generation import Sampling, generate
+from kvpeak.base.errors import Unsupported
+from kvpeak.live import kv_caches, loading
+from kvpeak.live.allocator import Peaks
+from kvpeak.live.generation import Sampling, generate
 
 FULL_LENGTH = ("cat", "cat-contiguous", "prealloc")
 PROMPT = mx.array([(7 * i * i + 3) % 300 for i in range(21)], mx.uint32)
@@ -17,7 +17,7 @@ KV_MODELS = [name for name in MODEL_TYPES if name not in ("mamba", "lfm2")]
 
 def model_of(model_type: str, **changes):
     config = SMALL | {"model_type": model_type} | MODEL_TYPES.get(model_type, {}) | changes
-    return models.random_model(config, 0, None)
+    return loading.random_model(config, 0, None)
 
 
 def tokens(model, kv_cache: str, chunk: int | None = None) -> list[int]:

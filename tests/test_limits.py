@@ -4,9 +4,9 @@ import mlx.core as mx
 import pytest
 from mlx.utils import tree_flatten
 
-from kvpeak.limits import attended, decode_bytes, layer_weights, prefill_flops
-from kvpeak.models import random_model
-from kvpeak.shapes import kv_bytes_per_token, read_shapes
+from kvpeak.analysis.least_work import attended, decode_bytes, layer_weights, prefill_flops
+from kvpeak.inputs.shapes import kv_bytes_per_token, read_shapes
+from kvpeak.live.loading import random_model
 
 CONFIG = {
     "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from kvpeak import lock
-from kvpeak.lock import lock_file, measuring_alone
+from kvpeak.system import lock
+from kvpeak.system.lock import lock_file, measuring_alone
 
 
 class GaveUp(Exception):

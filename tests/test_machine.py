@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvpeak import cgroup, machine
-from kvpeak.machine import flags, linux_state, oom_kills, parse_mac
+from kvpeak.system import cgroup, machine
+from kvpeak.system.machine import flags, linux_state, oom_kills, parse_mac
 
 MIB = 1 << 20
 

@@ -15,8 +15,8 @@ from mlx.utils import tree_flatten
 from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 from tokenizers import Tokenizer, models
 
-from kvpeak.model_files import verify_model
-from kvpeak.models import load_model, random_model
+from kvpeak.inputs.model_folder import verify_model
+from kvpeak.live.loading import load_model, random_model
 
 PROGRAM = Path(__file__).parents[1] / "workflow/scripts/make_model.py"
 SHAPES = {

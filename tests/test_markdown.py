@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvpeak import markdown
+from kvpeak.report import markdown
 
 
 @pytest.mark.parametrize(

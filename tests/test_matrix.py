@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 from expand import plan_csv
-from kvpeak.config_file import ConfigError, load_yaml
-from kvpeak.matrix import Matrix, load_matrix
+from kvpeak.experiment.config_file import ConfigError, load_yaml
+from kvpeak.experiment.matrix import Matrix, load_matrix
 
 ROOT = Path(__file__).parents[1]
 BASE = {

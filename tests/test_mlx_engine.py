@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from kvpeak import allocator, host, inference
-from kvpeak.errors import Unsupported
-from kvpeak.events import Conversation, parse_event
+from kvpeak.base.errors import Unsupported
+from kvpeak.live import allocator, session
+from kvpeak.protocol.events import Conversation, parse_event
+from kvpeak.system import host
 
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "workflow/scripts/mlx_engine.py"
@@ -213,17 +214,17 @@ def test_a_cap_that_mlx_ignores_is_unsupported(monkeypatch):
     """As with MLX 0.31.2 on the CPU, which has no pool: without a cap there is nothing to honour."""
     monkeypatch.setattr(allocator.mx, "set_cache_limit", lambda _: 0)
     events = []
-    inference.start("none", "", lambda name, **keys: events.append(keys))
+    session.start("none", "", lambda name, **keys: events.append(keys))
     with pytest.raises(Unsupported, match="cap 2MiB: this MLX keeps no pool"):
-        inference.start("2MiB", "", lambda name, **keys: events.append(keys))
+        session.start("2MiB", "", lambda name, **keys: events.append(keys))
     assert [event["cap_bytes"] for event in events] == [None, None]
 
 
 def test_nothing_but_events_reaches_standard_output():
     program = """
 import os
-from kvpeak import answering
-emit = answering.take_stdout()
+from kvpeak.protocol.emit import take_stdout
+emit = take_stdout()
 print("from a library")
 os.system("echo from a child")
 os.write(1, b"from C")

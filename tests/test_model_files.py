@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from kvpeak.errors import UserError
-from kvpeak.model_files import describe_files, read_config, verify_model
+from kvpeak.base.errors import UserError
+from kvpeak.inputs.model_folder import describe_files, read_config, verify_model
 
 
 @pytest.fixture

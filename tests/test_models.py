@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from kvpeak import models
-from kvpeak.errors import UserError
-from kvpeak.model_files import describe_files
+from kvpeak.base.errors import UserError
+from kvpeak.inputs.model_folder import describe_files
+from kvpeak.live import loading
 
 ROOT = Path(__file__).parents[1]
 TINY = json.loads((ROOT / "config/models/qwen2-tiny.json").read_text())
@@ -27,7 +27,7 @@ PROMPT = mx.array([[3, 1, 4, 1, 5, 9, 2, 6, 5, 3]])
 
 def greedy(model, tokens: int) -> list[int]:
     """The model's greedy continuation of PROMPT with mlx-lm's own cache."""
-    cache = models.mlx_lm_module("cache").make_prompt_cache(model)
+    cache = loading.mlx_lm_module("cache").make_prompt_cache(model)
     token, ids = PROMPT, []
     for _ in range(tokens):
         token = model(token, cache=cache)[:, -1:].argmax(-1)
@@ -46,18 +46,18 @@ def same(one: dict, other: dict) -> bool:
 
 
 def test_random_weights_depend_on_the_seed_alone():
-    first, again, other = (values(models.random_model(SMALL, seed, None)) for seed in (7, 7, 8))
+    first, again, other = (values(loading.random_model(SMALL, seed, None)) for seed in (7, 7, 8))
     assert same(first, again)
     assert not same(first, other)
 
 
 def test_a_random_untied_model_does_not_repeat_itself():
-    assert len(set(greedy(models.random_model(TINY, 0, None), 64))) > 56
+    assert len(set(greedy(loading.random_model(TINY, 0, None), 64))) > 56
 
 
 @pytest.mark.parametrize(("tied", "head"), [(True, False), (False, True)])
 def test_the_output_is_tied_as_the_config_says(tied, head):
-    model = models.random_model(SMALL | {"tie_word_embeddings": tied}, 0, None)
+    model = loading.random_model(SMALL | {"tie_word_embeddings": tied}, 0, None)
     assert ("lm_head.weight" in values(model)) is head
 
 
@@ -66,20 +66,20 @@ def test_the_output_is_tied_as_the_config_says(tied, head):
     [(None, mx.float32), ("bfloat16", mx.bfloat16), ("float16", mx.float16)],
 )
 def test_random_weights_have_the_dtype(dtype, expected):
-    model = models.random_model(SMALL, 0, dtype)
+    model = loading.random_model(SMALL, 0, dtype)
     assert {value.dtype for _, value in tree_flatten(model.parameters())} == {expected}
 
 
 def test_a_quantised_config_gives_quantised_random_weights():
     quantised = SMALL | {"quantization": {"group_size": 32, "bits": 4}}
-    model = models.random_model(quantised, 0, None)
+    model = loading.random_model(quantised, 0, None)
     assert model.layers[0].mlp.up_proj.bits == 4
     assert model(PROMPT).shape == (1, 10, 300)
 
 
 def test_loading_leaves_no_free_buffers_in_the_pool():
     mx.clear_cache()
-    model = models.random_model(SMALL, 0, "bfloat16")
+    model = loading.random_model(SMALL, 0, "bfloat16")
     assert mx.get_cache_memory() == 0
     assert model is not None
 
@@ -124,7 +124,7 @@ MODEL_TYPES = {
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_any_mlx_lm_text_model_loads_and_generates(model_type):
     config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
-    model = models.random_model(config, 0, None)
+    model = loading.random_model(config, 0, None)
     assert mx.isfinite(model(PROMPT)).all()
     assert all(0 <= token < 300 for token in greedy(model, 4))
 
@@ -132,24 +132,24 @@ def test_any_mlx_lm_text_model_loads_and_generates(model_type):
 @pytest.mark.parametrize("model_type", ["nonesuch", "cache", "a.b", None])
 def test_an_unknown_model_type_is_one_line(model_type):
     with pytest.raises(UserError, match=f"model_type: {model_type!r}: expected a model type"):
-        models.random_model(SMALL | {"model_type": model_type}, 0, None)
+        loading.random_model(SMALL | {"model_type": model_type}, 0, None)
 
 
 def test_a_config_without_a_needed_key_is_one_line():
     config = {key: value for key, value in SMALL.items() if key != "rms_norm_eps"}
     with pytest.raises(UserError, match=r"cannot build a qwen2 from it: .*rms_norm_eps"):
-        models.random_model(config, 0, None)
+        loading.random_model(config, 0, None)
 
 
 def test_an_unknown_dtype_is_one_line():
     with pytest.raises(UserError, match="dtype: int8: expected one of float32"):
-        models.random_model(SMALL, 0, "int8")
+        loading.random_model(SMALL, 0, "int8")
 
 
 @pytest.fixture
 def saved(tmp_path):
     """A folder with a small model's config.json and safetensors, and that model."""
-    model = models.random_model(SMALL, 1, "bfloat16")
+    model = loading.random_model(SMALL, 1, "bfloat16")
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
     mx.save_safetensors(str(tmp_path / "model.safetensors"), dict(tree_flatten(model.parameters())))
     return tmp_path, model
@@ -157,7 +157,7 @@ def saved(tmp_path):
 
 def test_safetensors_load_as_they_were_saved(saved):
     folder, model = saved
-    loaded, config = models.load_model(folder, weights="real", dtype=None, seed=0)
+    loaded, config = loading.load_model(folder, weights="real", dtype=None, seed=0)
     assert same(values(loaded), values(model))
     assert config["vocab_size"] == 300
     assert loaded.layers[0].mlp.up_proj.weight.dtype == mx.bfloat16
@@ -165,7 +165,7 @@ def test_safetensors_load_as_they_were_saved(saved):
 
 def test_safetensors_load_in_another_dtype(saved):
     folder, model = saved
-    loaded, _ = models.load_model(folder, weights="real", dtype="float32", seed=0)
+    loaded, _ = loading.load_model(folder, weights="real", dtype="float32", seed=0)
     assert same(values(loaded), values(model))
     assert loaded.layers[0].mlp.up_proj.weight.dtype == mx.float32
 
@@ -173,22 +173,22 @@ def test_safetensors_load_in_another_dtype(saved):
 def test_random_weights_need_no_weight_file(saved):
     folder, _ = saved
     (folder / "model.safetensors").unlink()
-    loaded, _ = models.load_model(folder, weights="random", dtype="float32", seed=5)
-    assert same(values(loaded), values(models.random_model(SMALL, 5, "float32")))
+    loaded, _ = loading.load_model(folder, weights="random", dtype="float32", seed=5)
+    assert same(values(loaded), values(loading.random_model(SMALL, 5, "float32")))
 
 
 def test_a_folder_without_weights_is_one_line(saved):
     folder, _ = saved
     (folder / "model.safetensors").unlink()
     with pytest.raises(UserError, match="expected model"):
-        models.load_model(folder, weights="real", dtype=None, seed=0)
+        loading.load_model(folder, weights="real", dtype=None, seed=0)
 
 
 def test_weights_that_do_not_fit_the_config_are_one_line(saved):
     folder, _ = saved
     (folder / "config.json").write_text(json.dumps(SMALL | {"num_hidden_layers": 3}))
     with pytest.raises(UserError) as error:
-        models.load_model(folder, weights="real", dtype=None, seed=0)
+        loading.load_model(folder, weights="real", dtype=None, seed=0)
     assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
@@ -197,14 +197,14 @@ def test_code_in_a_model_folder_is_not_run(saved):
     (folder / "model.py").write_text("raise SystemExit('ran')")
     (folder / "config.json").write_text(json.dumps(SMALL | {"model_file": "model.py"}))
     with pytest.raises(UserError, match="custom module"):
-        models.load_model(folder, weights="real", dtype=None, seed=0)
+        loading.load_model(folder, weights="real", dtype=None, seed=0)
 
 
 def test_random_weights_come_without_importing_transformers():
     """Most of a short cell's time would be that import; a later use of mlx_lm still works."""
     program = """
 import json, sys
-from kvpeak import models
+from kvpeak.live import loading
 models.random_model(json.load(open("config/models/qwen2-tiny.json")), 0, None)
 assert "transformers" not in sys.modules
 from mlx_lm import stream_generate
@@ -225,4 +225,4 @@ def test_a_file_that_differs_from_the_record_is_noticed_before_loading(saved):
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])
     with pytest.raises(UserError, match=r"model\.safetensors: \d+ bytes, expected \d+"):
-        models.load_model(folder, weights="real", dtype=None, seed=0)
+        loading.load_model(folder, weights="real", dtype=None, seed=0)

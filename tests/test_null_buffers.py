@@ -9,7 +9,7 @@ import pytest
 SCRIPTS = Path(__file__).parents[1] / "workflow/scripts"
 PROGRAM = """
 import ctypes, os, signal
-from kvpeak.null_buffers import on_null_buffer
+from kvpeak.live.null_buffer import on_null_buffer
 on_null_buffer(lambda: os.write(1, b"reported"))
 {crash}
 """

@@ -3,8 +3,8 @@
 import pytest
 from fake_nvml import UUID, Nvml, process
 
-from kvpeak.errors import UserError
-from kvpeak.nvml import chosen_gpu, open_gpu, reason_names
+from kvpeak.base.errors import UserError
+from kvpeak.system.nvml import chosen_gpu, open_gpu, reason_names
 
 ENGINE, OTHER = 4242, 777
 

@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kvpeak.matrix import Matrix
-from kvpeak.outcomes import missing_cells, outcome_of, starts_of, to_be_skipped, would_exceed
+from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.status import (
+    missing_cells,
+    outcome_of,
+    starts_of,
+    to_be_skipped,
+    would_exceed,
+)
 
 ROOT = Path(__file__).parents[1]
 MATRIX = {

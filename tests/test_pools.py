@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvpeak.pools import (
+from kvpeak.replay.pools import (
     PRIVATE,
     SHARED,
     USIZE_MAX,

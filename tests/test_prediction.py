@@ -7,12 +7,12 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
-from kvpeak.claims import pool_growth_mib
-from kvpeak.pools import CandlePool, MLXCpuPool, size_class
-from kvpeak.prediction import MIB, predict, prefill_details, run_peaks, workload
-from kvpeak.replay import Replay
-from kvpeak.shapes import find_shapes
-from kvpeak.traces import Workload, candle_trace, mlx_decode_trace
+from kvpeak.analysis.claims import pool_growth_mib
+from kvpeak.inputs.shapes import find_shapes
+from kvpeak.replay.pools import CandlePool, MLXCpuPool, size_class
+from kvpeak.replay.prediction import MIB, predict, prefill_details, run_peaks, workload
+from kvpeak.replay.replay import Replay
+from kvpeak.replay.traces import Workload, candle_trace, mlx_decode_trace
 
 CONFIG = Path(__file__).parents[1] / "config"
 QWEN = find_shapes("qwen2.5-0.5b-instruct")

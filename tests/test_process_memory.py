@@ -11,8 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from kvpeak import process_memory
-from kvpeak.process_memory import (
+from kvpeak.system import process_memory
+from kvpeak.system.process_memory import (
     LinuxMemory,
     MacMemory,
     Peaks,

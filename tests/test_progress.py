@@ -1,8 +1,8 @@
 """The progress lines fit a terminal of 80 columns."""
 
-from kvpeak.events import Conversation
-from kvpeak.progress import Progress, figures
-from kvpeak.watch import Watched
+from kvpeak.protocol.events import Conversation
+from kvpeak.runner.progress import Progress, figures
+from kvpeak.runner.watch import Watched
 
 
 def test_the_longest_usual_line_fits_in_80_columns():

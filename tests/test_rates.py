@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvpeak.rates import decode_tok_s, prefill_tok_s
+from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from markdown_it import MarkdownIt
 import check
 import plot
 import render
-from kvpeak import origin
-from kvpeak.matrix import AXES
+from kvpeak.experiment.matrix import AXES
+from kvpeak.report import sources
 
 ROOT = Path(__file__).parents[1]
 SMALL = ROOT / "tests/data/small"
@@ -242,7 +242,7 @@ def test_what_one_cell_computed_with_reaches_the_engine_row_and_not_the_calibrat
 def test_a_replayed_model_of_any_kind_has_its_shapes_as_the_source():
     for kind in ("random", "package", "hub"):
         entry = {"kind": kind, "weights": "none", "config": "tiny.json"}
-        assert origin.model_source(entry) == "the shapes of tiny.json"
+        assert sources.model_source(entry) == "the shapes of tiny.json"
 
 
 def test_thousands_of_cells_are_folded(rendered):

@@ -5,10 +5,10 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvpeak.pools import CandlePool
-from kvpeak.replay import FastReplay, Replay
-from kvpeak.shapes import find_shapes
-from kvpeak.traces import ATTENTIONS, KV_CACHES, WAITS, Workload, candle_trace
+from kvpeak.inputs.shapes import find_shapes
+from kvpeak.replay.pools import CandlePool
+from kvpeak.replay.replay import FastReplay, Replay
+from kvpeak.replay.traces import ATTENTIONS, KV_CACHES, WAITS, Workload, candle_trace
 
 MODELS = [
     replace(find_shapes(name), layers=3, vocab=1000)

@@ -14,9 +14,9 @@ sys.path.insert(0, str(PROGRAM.parent))
 
 import render  # noqa: E402
 import replay_finding  # noqa: E402
-from kvpeak import columns  # noqa: E402
-from kvpeak.fit import fit_constant, worst_error  # noqa: E402
-from kvpeak.prediction import CAPACITY_FACTOR, PROCESS_MIB  # noqa: E402
+from kvpeak.base import columns  # noqa: E402
+from kvpeak.replay.fit import fit_constant, worst_error  # noqa: E402
+from kvpeak.replay.prediction import CAPACITY_FACTOR, PROCESS_MIB  # noqa: E402
 
 
 @pytest.fixture(scope="module")

@@ -14,7 +14,7 @@ from cells import CELL, RUN_CELL, Cell
 from fake_nvml import UUID, Nvml, process
 
 import run_cell
-from kvpeak.nvml import Gpu
+from kvpeak.system.nvml import Gpu
 
 
 @pytest.fixture
@@ -242,7 +242,7 @@ def test_an_engine_that_hangs_and_ignores_term_is_killed_at_the_timeout(cell):
 
 @pytest.mark.fault("engine takes too much memory: the guard")
 def test_the_guard_stops_an_engine_that_takes_too_much(cell):
-    from kvpeak.machine import available_mib
+    from kvpeak.system.machine import available_mib
 
     cell.engine("""
 load()

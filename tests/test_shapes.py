@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from kvpeak.errors import UserError
-from kvpeak.shapes import CONFIGS, find_shapes, read_shapes, weight_tensors
+from kvpeak.base.errors import UserError
+from kvpeak.inputs.shapes import CONFIGS, find_shapes, read_shapes, weight_tensors
 
 TINY = json.loads((CONFIGS / "qwen2-tiny.json").read_text())
 

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from tokenizers import Tokenizer
 
-from kvpeak.errors import UserError
-from kvpeak.model_files import read_config, verify_model
-from kvpeak.models import load_model
+from kvpeak.base.errors import UserError
+from kvpeak.inputs.model_folder import read_config, verify_model
+from kvpeak.live.loading import load_model
 from make_model import make
 
 ROOT = Path(__file__).parents[1]

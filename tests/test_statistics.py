@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 from scipy.optimize import curve_fit
 
-from kvpeak import statistics
+from kvpeak.analysis import statistics
 
 TRIALS = 2000
 

@@ -3,7 +3,7 @@
 import csv
 import io
 
-from kvpeak.timeline import MOST_ROWS, Timeline
+from kvpeak.runner.timeline import MOST_ROWS, Timeline
 
 
 def rows(timeline: Timeline) -> list[dict]:

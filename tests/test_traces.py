@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
-from kvpeak.pools import CandlePool
-from kvpeak.replay import Replay
-from kvpeak.shapes import find_shapes
-from kvpeak.traces import (
+from kvpeak.inputs.shapes import find_shapes
+from kvpeak.replay.pools import CandlePool
+from kvpeak.replay.replay import Replay
+from kvpeak.replay.traces import (
     ATTENTIONS,
     KV_CACHES,
     REQUESTS,

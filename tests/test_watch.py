@@ -1,6 +1,6 @@
 """When the guard objects."""
 
-from kvpeak.watch import Guard
+from kvpeak.runner.watch import Guard
 
 
 def test_the_engine_may_hold_a_fraction_of_what_is_available():

@@ -200,7 +200,7 @@ TWO_GPUS = """
 
 def test_two_gpus_measure_two_cells_at_once(project, monkeypatch):
     monkeypatch.setenv("KVPEAK_ACCELERATOR", "cuda")
-    nvml = "workflow/scripts/kvpeak/nvml.py"
+    nvml = "workflow/scripts/kvpeak/system/nvml.py"
     head, _ = project.read(nvml).split("    try:\n        ctypes.CDLL", 1)
     project.write(nvml, head + TWO_GPUS.format(tests=str(ROOT / "tests")))
     project.set_matrix(changed(kv_caches=["cat"]))

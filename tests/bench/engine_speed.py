@@ -23,7 +23,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
-from kvpeak.blas import load_openblas  # noqa: E402
+from kvpeak.live.blas import load_openblas  # noqa: E402
 
 RESAMPLES = 9999
 
@@ -36,10 +36,10 @@ TARGETS = {
 
 def engine_loop(model, prompt, generate: int) -> Callable[[], dict]:
     """A function that runs the engine's loop once and returns the figures of TARGETS."""
-    from kvpeak.allocator import Peaks
-    from kvpeak.generation import Sampling
-    from kvpeak.generation import generate as run
-    from kvpeak.kv_caches import make_caches
+    from kvpeak.live.allocator import Peaks
+    from kvpeak.live.generation import Sampling
+    from kvpeak.live.generation import generate as run
+    from kvpeak.live.kv_caches import make_caches
 
     def once() -> dict:
         peaks = Peaks()
@@ -102,7 +102,7 @@ def work(loop: str, arguments: argparse.Namespace) -> None:
     load_openblas()
     import mlx.core as mx
 
-    from kvpeak.models import random_model
+    from kvpeak.live.loading import random_model
 
     config = json.loads(arguments.config.read_text())
     model = random_model(config, seed=0, dtype=arguments.dtype)

@@ -16,10 +16,10 @@ from time import perf_counter, process_time
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
-from kvpeak.pools import CandlePool  # noqa: E402
-from kvpeak.replay import FastReplay, Replay  # noqa: E402
-from kvpeak.shapes import find_shapes  # noqa: E402
-from kvpeak.traces import KV_CACHES, Workload, candle_trace, requests  # noqa: E402
+from kvpeak.inputs.shapes import find_shapes  # noqa: E402
+from kvpeak.replay.pools import CandlePool  # noqa: E402
+from kvpeak.replay.replay import FastReplay, Replay  # noqa: E402
+from kvpeak.replay.traces import KV_CACHES, Workload, candle_trace, requests  # noqa: E402
 
 MODELS = (
     *("smollm2-135m-instruct", "qwen2.5-0.5b-instruct", "qwen2.5-1.5b-instruct"),

@@ -9,7 +9,7 @@ import pytest
 from cells import CELL, Cell
 
 import run_cell
-from kvpeak.matrix import load_matrix
+from kvpeak.experiment.matrix import load_matrix
 
 
 @pytest.fixture

@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from calibrate import DTYPES
 from expand import plan_summary
-from kvpeak.errors import UserError
-from kvpeak.host import gpus_asked_for, missing_packages
-from kvpeak.lock import hold_project
-from kvpeak.matrix import AXES, Cell, digest, load_matrix
+from kvpeak.base.errors import UserError
+from kvpeak.system.host import gpus_asked_for, missing_packages
+from kvpeak.system.lock import hold_project
+from kvpeak.experiment.matrix import AXES, Cell, digest, load_matrix
 
 gc.set_threshold(
     1_000_000

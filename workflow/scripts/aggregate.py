@@ -9,12 +9,12 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from kvpeak.columns import RUNS, SUMMARY
-from kvpeak.errors import UserError
-from kvpeak.files import write_together
-from kvpeak.limits import GROWING, decode_bytes, prefill_flops
-from kvpeak.matrix import AXES
-from kvpeak.shapes import ITEMSIZE, Shapes, kv_bytes_per_token, read_shapes
+from kvpeak.analysis.least_work import GROWING, decode_bytes, prefill_flops
+from kvpeak.base.columns import RUNS, SUMMARY
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_together
+from kvpeak.experiment.matrix import AXES
+from kvpeak.inputs.shapes import ITEMSIZE, Shapes, kv_bytes_per_token, read_shapes
 
 PEAKS = (
     "peak_footprint_mib",

@@ -16,8 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from kvpeak.errors import UserError
-from kvpeak.external import missing_programs
+from kvpeak.base.errors import UserError
+from kvpeak.protocol.command import missing_programs
 
 LOCK_FILES = ("Cargo.lock", "uv.lock", "poetry.lock", "package-lock.json", "go.sum", "flake.lock")
 

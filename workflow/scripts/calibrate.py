@@ -12,9 +12,9 @@ import sys
 import time
 from pathlib import Path
 
-from kvpeak.blas import load_openblas
-from kvpeak.errors import UserError
-from kvpeak.files import write_json
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_json
+from kvpeak.live.blas import load_openblas
 
 DTYPES = ("float32", "bfloat16", "float16")
 SHORTEST_S = 0.02  # a product is long enough that starting it does not count
@@ -31,9 +31,9 @@ def measure(dtypes: list[str]) -> dict:
     blas = load_openblas()
     import mlx.core as mx  # after OpenBLAS, which has to come first
 
-    from kvpeak import mlx_device
+    from kvpeak.live import device
 
-    device = mlx_device.describe()
+    device = device.describe()
     cuda = device["accelerator"] == "cuda"
     # results take the same memory again, which is not zeroed each time
     mx.set_cache_limit(2 * CUDA_QUEUED * CUDA_COPY_BYTES if cuda else 1 << 30)
@@ -80,9 +80,9 @@ def best(mx, compute, queued: int, repeats: int = REPEATS, budget_s: float = BUD
 
 def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
     """Measure in a process of the environment's own interpreter. Raises UserError where that fails."""
-    from kvpeak import machine  # an environment of an engine need not have what these import
-    from kvpeak.lock import measuring_alone
-    from kvpeak.nvml import chosen_gpu, open_gpu
+    from kvpeak.system import machine  # an environment of an engine need not have what these import
+    from kvpeak.system.lock import measuring_alone
+    from kvpeak.system.nvml import chosen_gpu, open_gpu
 
     def say(text: str) -> None:
         print(f"calibrate {commit}: {text}", file=sys.stderr)

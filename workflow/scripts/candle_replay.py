@@ -12,17 +12,17 @@ from pathlib import Path
 
 import psutil
 
-from kvpeak import host
-from kvpeak.answering import Emit, peak_rss_mib, run_engine
-from kvpeak.backing import DeviceMemory, HostMemory
-from kvpeak.errors import Unsupported
-from kvpeak.model_files import CONFIG, read_config
-from kvpeak.pools import SHARED, CandlePool
-from kvpeak.prediction import predict, prefill_details, workload
-from kvpeak.replay import FastReplay, Replay
-from kvpeak.request import limits_of
-from kvpeak.shapes import Shapes, read_shapes, weight_tensors
-from kvpeak.traces import ATTENTIONS, KV_CACHES, Block, Workload, candle_trace
+from kvpeak.base.errors import Unsupported
+from kvpeak.inputs.model_folder import CONFIG, read_config
+from kvpeak.inputs.shapes import Shapes, read_shapes, weight_tensors
+from kvpeak.protocol.emit import Emit, peak_rss_mib, run_engine
+from kvpeak.protocol.request import limits_of
+from kvpeak.replay.memory import DeviceMemory, HostMemory
+from kvpeak.replay.pools import SHARED, CandlePool
+from kvpeak.replay.prediction import predict, prefill_details, workload
+from kvpeak.replay.replay import FastReplay, Replay
+from kvpeak.replay.traces import ATTENTIONS, KV_CACHES, Block, Workload, candle_trace
+from kvpeak.system import host
 
 MIB = 2**20
 NO_SPEED = dict.fromkeys(("prefill_s", "ttft_s", "decode_s", "tokens_sha256"))  # a replay has none

@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from kvpeak.claims import (
+from kvpeak.analysis.claims import (
     FAILS,
     VERDICTS,
     Verdict,
@@ -20,9 +20,9 @@ from kvpeak.claims import (
     planned_names,
     spell_absent,
 )
-from kvpeak.config_file import ConfigError
-from kvpeak.files import write_together
-from kvpeak.results import read_results
+from kvpeak.analysis.results import read_results
+from kvpeak.base.files import write_together
+from kvpeak.experiment.config_file import ConfigError
 
 COLUMNS = tuple(field.name for field in fields(Verdict))
 

@@ -9,9 +9,9 @@ import sys
 import tempfile
 from pathlib import Path
 
-from kvpeak.errors import UserError
-from kvpeak.host import missing_packages
-from kvpeak.matrix import Matrix, load_matrix
+from kvpeak.base.errors import UserError
+from kvpeak.experiment.matrix import Matrix, load_matrix
+from kvpeak.system.host import missing_packages
 from make_env import PINS, constraints, requirement
 
 # What builds the pinned packages that come as source only.

@@ -1,16 +1,16 @@
-"""Write docs/columns.md, the data dictionary of the result tables, from kvpeak/columns.py."""
+"""Write docs/columns.md, the data dictionary of the result tables, from kvpeak/base/columns.py."""
 
 import argparse
 import sys
 from pathlib import Path
 
-from kvpeak import markdown
-from kvpeak.columns import TABLES, Table
-from kvpeak.markdown import Markdown, code
+from kvpeak.base.columns import TABLES, Table
+from kvpeak.report import markdown
+from kvpeak.report.markdown import Markdown, code
 
 INTRODUCTION = """# The columns of the result tables
 
-Made by `make columns` from workflow/scripts/kvpeak/columns.py. CSV, UTF-8, comma-separated, one header line; an empty field is a
+Made by `make columns` from workflow/scripts/kvpeak/base/columns.py. CSV, UTF-8, comma-separated, one header line; an empty field is a
 value that is not known. MiB is 2²⁰ bytes.
 """
 

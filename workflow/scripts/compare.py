@@ -9,13 +9,13 @@ import io
 import sys
 from pathlib import Path
 
-from kvpeak import sections
-from kvpeak.columns import COMPARISON
-from kvpeak.comparisons import Comparison, Pair, compare_results, lead
-from kvpeak.errors import UserError
-from kvpeak.files import write_together
-from kvpeak.markdown import escape
-from kvpeak.results import SPEEDS, read_results
+from kvpeak.analysis.comparisons import Comparison, Pair, compare_results, lead
+from kvpeak.analysis.results import SPEEDS, read_results
+from kvpeak.base.columns import COMPARISON
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_together
+from kvpeak.report import sections
+from kvpeak.report.markdown import escape
 
 FORMATS = (".md", ".csv")
 

@@ -4,10 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from kvpeak.errors import UserError
-from kvpeak.files import write_json
-from kvpeak.model_files import TOKENIZER, read_config, sha256_of, verify_model
-from kvpeak.prompts import cut
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_json
+from kvpeak.inputs.model_folder import TOKENIZER, read_config, sha256_of, verify_model
+from kvpeak.inputs.prompts import cut
 
 
 def prompt(corpus: Path, folder: Path, tokens: int) -> dict:

@@ -9,9 +9,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvpeak.errors import UserError
-from kvpeak.matrix import Cell, Matrix, load_matrix
-from kvpeak.outcomes import (
+from kvpeak.base.errors import UserError
+from kvpeak.experiment.matrix import Cell, Matrix, load_matrix
+from kvpeak.experiment.status import (
     CELLS,
     NOT_MEASURED,
     Missing,

@@ -14,8 +14,8 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from kvpeak.errors import UserError
-from kvpeak.host import installed_version, missing_packages
+from kvpeak.base.errors import UserError
+from kvpeak.system.host import installed_version, missing_packages
 
 PINS = Path("requirements/runtime.txt")
 

@@ -10,10 +10,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from kvpeak import gguf, hub, wheel
-from kvpeak.errors import UserError
-from kvpeak.files import write_json
-from kvpeak.model_files import (
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_json
+from kvpeak.inputs import gguf, hub, wheel
+from kvpeak.inputs.model_folder import (
     CONFIG,
     RECORD,
     TOKENIZER,

@@ -6,10 +6,10 @@ Live inference with MLX and mlx-lm, on Metal, CUDA or a CPU.
 import re
 import sys
 
-from kvpeak.answering import Emit, peak_rss_mib, run_engine
-from kvpeak.blas import load_openblas
-from kvpeak.errors import Unsupported, UserError
-from kvpeak.null_buffers import on_null_buffer
+from kvpeak.base.errors import Unsupported, UserError
+from kvpeak.live.blas import load_openblas
+from kvpeak.live.null_buffer import on_null_buffer
+from kvpeak.protocol.emit import Emit, peak_rss_mib, run_engine
 
 # What MLX says when it cannot allocate: on a CPU, with Metal, with CUDA.
 OUT_OF_MEMORY = re.compile(r"malloc|out of memory|insufficient memory", re.IGNORECASE)
@@ -22,10 +22,10 @@ def answer(request: dict, emit: Emit) -> None:
     """Run the request; the last event is `done` or `outcome`. Raises UserError."""
     on_null_buffer(lambda: emit("outcome", outcome="oom", detail=NULL_BUFFER))
     blas = load_openblas()
-    from kvpeak import inference  # imports MLX, which OpenBLAS has to precede
+    from kvpeak.live import session  # imports MLX, which OpenBLAS has to precede
 
     try:
-        peaks = inference.run_cell(request, blas, emit)
+        peaks = session.run_cell(request, blas, emit)
     except Unsupported as error:
         emit("outcome", outcome="unsupported", detail=str(error))
     except (MemoryError, RuntimeError) as error:

@@ -7,9 +7,12 @@ import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from kvpeak.comparisons import Comparison, Pair, compare, lead, leading, spell_name
-from kvpeak.config_file import ConfigError
-from kvpeak.figures import (
+from kvpeak.analysis.comparisons import Comparison, Pair, compare, lead, leading, spell_name
+from kvpeak.analysis.results import Results, read_results
+from kvpeak.base.files import write_together
+from kvpeak.experiment.config_file import ConfigError
+from kvpeak.experiment.matrix import AXES, Cell, load_matrix
+from kvpeak.report.figures import (
     Figure,
     Timeline,
     captured_bytes,
@@ -19,10 +22,7 @@ from kvpeak.figures import (
     speed_ratios,
     where_bytes_are,
 )
-from kvpeak.files import write_together
-from kvpeak.matrix import AXES, Cell, load_matrix
-from kvpeak.origin import replayed
-from kvpeak.results import Results, read_results
+from kvpeak.report.sources import replayed
 
 
 def draw(

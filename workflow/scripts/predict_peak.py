@@ -8,10 +8,10 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from kvpeak.errors import UserError
-from kvpeak.prediction import predict, prefill_details, workload
-from kvpeak.shapes import find_shapes
-from kvpeak.traces import ATTENTIONS, KV_CACHES, WAITS
+from kvpeak.base.errors import UserError
+from kvpeak.inputs.shapes import find_shapes
+from kvpeak.replay.prediction import predict, prefill_details, workload
+from kvpeak.replay.traces import ATTENTIONS, KV_CACHES, WAITS
 
 SLACKS = ("none", "0", "1", "2", "3")
 INPUTS = (

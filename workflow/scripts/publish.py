@@ -13,7 +13,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from kvpeak.errors import UserError
+from kvpeak.base.errors import UserError
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TABLES = ("plan.csv", "runs.csv", "summary.csv", "checks.csv")

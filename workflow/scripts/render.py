@@ -10,15 +10,15 @@ from pathlib import Path
 import jinja2
 import pandas as pd
 
-from kvpeak import markdown, origin, sections
-from kvpeak.comparisons import PRACTICAL, Lead, compare, leading
-from kvpeak.errors import UserError
-from kvpeak.files import write_together
-from kvpeak.markdown import Markdown, code, number
-from kvpeak.matrix import AXES, Matrix, load_matrix
-from kvpeak.outcomes import missing_cells
-from kvpeak.results import read_results, read_table, rows
-from kvpeak.statistics import MIN_OUTLIER_GROUP
+from kvpeak.analysis.comparisons import PRACTICAL, Lead, compare, leading
+from kvpeak.analysis.results import read_results, read_table, rows
+from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_together
+from kvpeak.experiment.matrix import AXES, Matrix, load_matrix
+from kvpeak.experiment.status import missing_cells
+from kvpeak.report import markdown, sections, sources
+from kvpeak.report.markdown import Markdown, code, number
 
 TEMPLATES = "report/templates"
 NO_COMPARISON = Lead(
@@ -88,11 +88,11 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     plan = rows(read_table(folder / "plan.csv"))
     checks = rows(read_table(folder / "checks.csv"))
     summary = list(results.summary.values())
-    records = origin.read_records(plan)
+    records = sources.read_records(plan)
     comparisons = [compare(results, **entry) for entry in matrix.compare]
     comparisons = [comparison for comparison in comparisons if comparison.pairs]
     lead = leading(comparisons) or NO_COMPARISON
-    calibrations = origin.calibrations(folder)
+    calibrations = sources.calibrations(folder)
     return {
         "lead": lead,
         "matrix": matrix,
@@ -102,7 +102,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "summary": summary,
         "memory_table": sections.memory_table(summary),
         "growth": sections.growth_section(results),
-        "limits": sections.limits_section(summary, calibrations, origin.dtypes(records)),
+        "limits": sections.limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": sections.claims_section(checks),
         "outcomes": [row for row in summary if row["outcome"] != "ok"],
         "flagged": flagged(summary),
@@ -127,15 +127,15 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "dirty": any(row["dirty"] == "yes" for row in summary),
         "single": {axis: names[0] for axis in AXES if len(names := names_of(summary, axis)) == 1},
         "period": period(read_table(folder / "runs.csv")),
-        "engines": origin.engines(summary),
-        "models": origin.models(records),
-        "prompts": origin.prompts(records),
-        "environments": origin.environments(folder),
-        "builds": origin.builds(folder),
+        "engines": sources.engines(summary),
+        "models": sources.models(records),
+        "prompts": sources.prompts(records),
+        "environments": sources.environments(folder),
+        "builds": sources.builds(folder),
         "commands": commands(matrix.file, records),
         "example": example(lead, matrix, summary),
         "figures": read_figures(figures),
-        "replay": read_replay(folder) if origin.replayed(matrix) else None,
+        "replay": read_replay(folder) if sources.replayed(matrix) else None,
     }
 
 

@@ -12,12 +12,12 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
-from kvpeak.errors import UserError
-from kvpeak.figures import predicted_by_length
-from kvpeak.files import write_together
-from kvpeak.fit import FACTORS, Measured, Qwen2GateKept, Structure, fit, pairs, worst_error
-from kvpeak.pools import size_class
-from kvpeak.prediction import (
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_together
+from kvpeak.inputs.shapes import Shapes, find_shapes
+from kvpeak.replay.fit import FACTORS, Measured, Qwen2GateKept, Structure, fit, pairs, worst_error
+from kvpeak.replay.pools import size_class
+from kvpeak.replay.prediction import (
     CAPACITY_FACTOR,
     MIB,
     predict,
@@ -25,8 +25,8 @@ from kvpeak.prediction import (
     run_peaks,
     workload,
 )
-from kvpeak.shapes import Shapes, find_shapes
-from kvpeak.traces import KV_CACHES, Qwen2, scores_bytes
+from kvpeak.replay.traces import KV_CACHES, Qwen2, scores_bytes
+from kvpeak.report.figures import predicted_by_length
 
 MODEL = "qwen2.5-0.5b-instruct"  # the finding's, in bfloat16
 # The structure that is used: qwen2.rs frees the gate before it makes up, and builds the mask on the host.

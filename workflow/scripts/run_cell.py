@@ -16,21 +16,22 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from kvpeak import machine, provenance
-from kvpeak.child import Child
-from kvpeak.engines import SCRIPTS, engine_argv
-from kvpeak.errors import UserError
-from kvpeak.events import BadAnswer, Conversation, excerpt
-from kvpeak.external import Table
-from kvpeak.files import write_together
-from kvpeak.lock import measuring_alone
-from kvpeak.nvml import Gpu, chosen_gpu, open_gpu
-from kvpeak.process_memory import Peaks, memory_of
-from kvpeak.progress import Progress
-from kvpeak.rates import decode_tok_s, prefill_tok_s
-from kvpeak.request import AXES, cell_path, limits_of, load_request
-from kvpeak.timeline import Timeline
-from kvpeak.watch import Guard, Watch, Watched
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_together
+from kvpeak.protocol.command import Table
+from kvpeak.protocol.events import BadAnswer, Conversation, excerpt
+from kvpeak.protocol.programs import SCRIPTS, engine_argv
+from kvpeak.protocol.request import AXES, cell_path, limits_of, load_request
+from kvpeak.runner import provenance
+from kvpeak.runner.child import Child
+from kvpeak.runner.progress import Progress
+from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
+from kvpeak.runner.timeline import Timeline
+from kvpeak.runner.watch import Guard, Watch, Watched
+from kvpeak.system import machine
+from kvpeak.system.lock import measuring_alone
+from kvpeak.system.nvml import Gpu, chosen_gpu, open_gpu
+from kvpeak.system.process_memory import Peaks, memory_of
 
 RUN_COLUMNS = (
     *AXES, "round", "run", "warmup", "prompt_tokens", "generated_tokens", "prefill_s", "prefill_tok_s",

@@ -1,0 +1,292 @@
+"""The result tables: every column with its unit and meaning. docs/columns.md is made from this (columns.py)."""
+
+from dataclasses import dataclass
+
+from kvpeak.protocol.request import AXES
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column; `unit` is '' for text, and for a number without one."""
+
+    name: str
+    unit: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Table:
+    """One kind of CSV file and its columns, in order."""
+
+    path: str
+    rows: str  # what a row is
+    columns: tuple[Column, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+def columns(*described: tuple[str, str, str]) -> tuple[Column, ...]:
+    return tuple(Column(*each) for each in described)
+
+
+_MEANINGS = {
+    "commit": "the engine's revision, a name of `commits` in the matrix",
+    "model": "a name of `models`",
+    "prompt": "a name of `prompts`",
+    "kv_cache": "how keys and values are kept",
+    "cap": "the limit on the buffer pool; `none`: no limit",
+    "variant": "a name of `variants`: the engine's options",
+}
+_AXES = columns(*((axis, "", _MEANINGS[axis]) for axis in AXES))
+_ROUND = columns(("round", "", "the process's number, from 1"))
+_COUNTS = columns(
+    ("prompt_tokens", "tokens", "the prompt's length"),
+    ("generated_tokens", "tokens", "how many were generated"),
+)
+
+PLAN = Table(
+    "results/plan.csv",
+    "one process of one planned cell",
+    _AXES
+    + _ROUND
+    + columns(
+        ("runs_here", "", "yes or no"),
+        ("reason", "", "why it does not run here; empty if it does"),
+        ("path", "", "the folder of its results"),
+    ),
+)
+
+RUNS = Table(
+    "results/runs.csv, results/cells/…/runs.csv",
+    "one run of one process, warm-up included",
+    _AXES
+    + _ROUND
+    + columns(
+        ("run", "", "the run's number in its process, from 0"),
+        ("warmup", "", "true for a warm-up run, which enters no mean"),
+    )
+    + _COUNTS
+    + columns(
+        ("prefill_s", "s", "start of the forward pass to its logits being ready"),
+        ("prefill_tok_s", "tok/s", "prompt tokens / prefill_s"),
+        ("ttft_ms", "ms", "start of the forward pass to the first token id on the host"),
+        ("decode_s", "s", "first token id on the host to the last one"),
+        ("decode_tok_s", "tok/s", "(generated tokens − 1) / decode_s"),
+        ("tokens_sha256", "", "SHA-256 of the generated ids; equal hashes are equal answers"),
+        ("peak_active_mib", "MiB", "the allocator's most live bytes in this run"),
+        ("peak_pool_mib", "MiB", "its most live plus cached (free, kept) bytes in this run"),
+        ("order", "", "the cell's number in the order of measurement"),
+        ("started_at", "", "when the process started, UTC"),
+        ("temperature_c", "°C", "before the process: the GPU's, else that of the hottest sensor"),
+        (
+            "thermal_pressure",
+            "",
+            "macOS, before the process: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping",
+        ),
+    ),
+)
+
+MEMORY = Table(
+    "results/cells/…/memory.csv",
+    "the largest sample of an interval of one process",
+    columns(
+        ("t_s", "s", "since the process started"),
+        ("phase", "", "start, load, idle, prefill-N, decode-N (run N) or exit"),
+        ("footprint_mib", "MiB", "macOS: physical footprint; Linux: resident set"),
+        ("rss_mib", "MiB", "resident set"),
+        ("device_mib", "MiB", "the process's memory on an NVIDIA GPU; empty without one"),
+    ),
+)
+
+SUMMARY = Table(
+    "results/summary.csv",
+    "one cell that was measured here, all its processes together",
+    _AXES
+    + columns(
+        ("rounds", "", "how many processes"),
+        ("runs", "", "how many recorded runs in all of them"),
+        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`"),
+    )
+    + _COUNTS
+    + columns(
+        ("peak_footprint_mib", "MiB", "the headline but under CUDA: the operating system's own lifetime peak of the process; the largest of all processes"),
+        ("peak_footprint_min_mib", "MiB", "the smallest of all processes"),
+        ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
+        ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
+        ("peak_rss_mib", "MiB", "the largest resident set"),
+        ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under CUDA; the largest of all processes"),
+        ("peak_device_min_mib", "MiB", "the smallest of all processes"),
+        ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
+        ("prefill_tok_s", "tok/s", "mean over processes of the mean over their recorded runs"),
+        ("ttft_ms", "ms", "the same of the time to first token"),
+        ("decode_tok_s", "tok/s", "the same of decode"),
+        ("tokens_sha256", "", "of the generated ids, `differs` if not all runs gave the same"),
+        ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
+        ("weights", "", "`real` or `random`"),
+        ("machine", "", "processor, number of CPUs, memory"),
+        ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
+        ("gpu", "", "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had the machine for itself"),
+        ("versions", "", "the engine's packages, with their versions"),
+        ("blas", "", "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say"),
+        ("kv_bytes_per_token", "bytes", "keys and values that one token adds, from the shapes"),
+        ("prefill_flops", "FLOPs", "the prefill's matrix products, from the shapes; empty where they are not known"),
+        ("decode_bytes", "bytes", "the least that a decode step has to move, from the shapes"),
+        ("harness", "", "git revision of kvpeak that measured"),
+        ("dirty", "", "yes if its workflow/ had uncommitted changes"),
+        ("flags", "", "why the measurement is doubtful; empty if nothing is"),
+        ("detail", "", "what an outcome other than `ok` says"),
+    ),
+)  # fmt: skip
+
+CHECKS = Table(
+    "results/checks.csv",
+    "one verdict; those not measured here share a row per claim and reason",
+    columns(
+        ("claim", "", "the claim's sentence in config/expected.yaml"),
+        ("cells", "", "the names on the axes that the claim leaves open; of many the first 20"),
+        ("verdict", "", "`holds`, `fails`, `not testable` or `not measured here`"),
+        ("detail", "", "the figures that decided it, or the reason"),
+        ("source", "", "where the claim comes from"),
+        ("kind", "", "the claim's kind (config/README.md)"),
+        ("groups", "", "how many combinations of the open axes the row stands for"),
+    ),
+)
+
+_SPEED_NAMES = {
+    "prefill_tok_s": ("tok/s", "prefill"),
+    "ttft_ms": ("ms", "time to first token"),
+    "decode_tok_s": ("tok/s", "decode"),
+}
+COMPARISON = Table(
+    "what compare.py --out FILE.csv writes",
+    "one cell of either folder",
+    _AXES
+    + columns(
+        ("outcome_before", "", "how it ended in the first folder"),
+        ("peak_mib_before", "MiB", "its headline peak there: of the device under CUDA, else of the process"),
+        ("outcome_after", "", "how it ended in the second folder"),
+        ("peak_mib_after", "MiB", "its peak there"),
+        ("peak_ratio", "", "after / before, where both ended well"),
+    )
+    + tuple(
+        Column(f"{name}_{part}", unit if part in ("before", "after") else "", meaning.format(what))
+        for name, (unit, what) in _SPEED_NAMES.items()
+        for part, meaning in {
+            "before": "{}: mean over the processes of the first folder",
+            "after": "{}: of the second",
+            "ratio": "{}: after / before",
+            "low": "lower end of the ratio's 95 % interval; empty with fewer than 4 processes a side",
+            "high": "its upper end",
+            "verdict": "{}: same within 5 %, faster, slower, unclear or not testable",
+        }.items()
+    )
+    + columns(("flags", "", "why the measurement is doubtful, with the folder")),
+)  # fmt: skip
+
+_CELL = (
+    ("prompt_tokens", "tokens", "the prompt's length"),
+    ("kv_cache", "", "cat, cat-contiguous or prealloc"),
+    ("cap", "", "none, or how many times its request a reused buffer may be"),
+)
+_ERROR = ("error_pct", "%", "replay / published − 1")
+REPLAY = tuple(
+    Table(f"results/replay/{name}.csv", rows, columns(*described))
+    for name, (rows, *described) in {
+        "cells": (
+            "one of the finding's cells: published and replayed",
+            ("prompt", "", "the finding's name of the prompt"),
+            *_CELL,
+            ("fornace_mib", "MiB", "the process's peak as published, measured on a Mac"),
+            ("replay_mib", "MiB", "the replay's"),
+            _ERROR,
+        ),
+        "log": (
+            "one layer of the finding's allocation log: buffers of 512 MiB",
+            ("layer", "", "from 0"),
+            ("fornace_new", "", "made in the layer, published"),
+            ("replay_new", "", "made in the layer, replayed"),
+            ("fornace_held", "", "held at its softmax, published; empty: not published"),
+            ("replay_held", "", "held at its softmax, replayed"),
+            ("equal", "", "yes or no"),
+        ),
+        "other_cases": (
+            "one published figure that takes no part in the fit",
+            ("case", "", "what was measured"),
+            ("unit", "", "of the next two"),
+            ("published", "MiB or GiB", "as published"),
+            ("replay", "MiB or GiB", "the replay's"),
+            _ERROR,
+        ),
+        "fit": (
+            "one structure that was fitted to the finding's peaks",
+            ("mlp_buffers", "", "of the MLP at a time"),
+            ("host_mask", "", "yes if the mask's copy in ordinary memory counts"),
+            ("constants", "", "how many were fitted"),
+            ("capacity_factor", "", "prealloc's room, in prompt + generated tokens"),
+            ("process_mib", "MiB", "the process and Metal's runtime"),
+            ("worst_error_pct", "%", "the largest error of the 18 peaks"),
+            ("traced_error_pct", "%", "of the traced run, which takes no part"),
+            ("used", "", "yes for the one that is used"),
+        ),
+        "left_out": (
+            "one length left out of the fit",
+            ("left_out_tokens", "tokens", "the length"),
+            ("capacity_factor", "", "as in fit.csv"),
+            ("process_mib", "MiB", "as in fit.csv"),
+            ("fitted_error_pct", "%", "the largest error of the lengths that were fitted"),
+            ("predicted_error_pct", "%", "the largest error of the length that was left out"),
+        ),
+        "holders": (
+            "tensors of one kind that hold a buffer of a larger class than their own",
+            *_CELL[1:],
+            ("role", "", "which tensor"),
+            ("requested_mib", "MiB", "what each asked for"),
+            ("buffer_mib", "MiB", "what each holds"),
+            ("tensors", "", "how many"),
+            ("excess_mib", "MiB", "held by all of them beyond their own class"),
+        ),
+        "length": (
+            "one length, predicted",
+            *_CELL,
+            ("peak_mib", "MiB", "the process's predicted peak"),
+        ),
+        "slack": (
+            "one prompt and cache, predicted under each cap",
+            *_CELL[:2],
+            *((f"cap_{cap}", "MiB", f"predicted peak, cap {cap}") for cap in ("none", "1x", "2x", "4x", "8x")),
+        ),
+        "models": (
+            "one model, predicted",
+            ("model", "", "a name of config/models"),
+            ("dtype", "", "of its activations"),
+            *_CELL[:2],
+            ("none_mib", "MiB", "predicted peak without a cap"),
+            ("capped_mib", "MiB", "predicted peak with 4x"),
+            ("times", "", "the first / the second"),
+        ),
+        "too_large": (
+            "one model and length that does not fit in some machine's memory",
+            ("model", "", "a name of config/models"),
+            _CELL[0],
+            ("none_gib", "GiB", "predicted peak without a cap"),
+            ("none_not_in_gib", "GiB", "the sizes of memory that it does not fit in"),
+            ("capped_gib", "GiB", "predicted peak with 4x"),
+            ("capped_not_in_gib", "GiB", "the sizes of memory that it does not fit in"),
+        ),
+        "questions": (
+            "one open question of the finding",
+            ("question", "", "the question"),
+            ("prediction", "", "what the replay predicts"),
+        ),
+        "figure": (
+            "the replay's figure",
+            ("file", "", "its path from report/"),
+            ("alt", "", "what it shows, in words"),
+            ("caption", "", "how to read it"),
+        ),
+    }.items()
+)  # fmt: skip
+
+TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY, COMPARISON, *REPLAY)

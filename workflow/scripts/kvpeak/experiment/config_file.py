@@ -1,0 +1,198 @@
+"""Configuration files: YAML without surprises, checked against a JSON Schema, errors in one line."""
+
+import difflib
+import json
+import re
+from pathlib import Path
+
+import yaml
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import ValidationError, relevance
+from jsonschema.validators import extend
+
+from kvpeak.base.errors import UserError
+
+MOST_ENTRIES = 1_000_000  # a matrix of 10,000 prompts has 20,000
+MOST_TEXT = 1000  # characters of a message
+SCHEMAS = Path(__file__).parents[3] / "schemas"
+
+
+# JSON Schema counts 2.0 as an integer; a range does not.
+_Validator = extend(
+    Draft202012Validator,
+    type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
+        "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
+    ),
+)
+
+
+class ConfigError(UserError):
+    """A user's mistake in a configuration file; its text is one line: file, key, value, what to do."""
+
+    def __init__(self, file: Path | str, key: str, message: str):
+        key = key if len(key) <= 200 else f"{key[:200]}..."
+        where = f"{file}: {key}: " if key else f"{file}: "
+        text = " ".join(f"{where}{message}".split())
+        super().__init__(text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}...")
+
+
+class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+    """The safe loader, but a key given twice is an error instead of the last one winning."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = {}
+        for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:merge":  # <<: takes another mapping's keys over
+                continue
+            key = self.construct_object(key_node, deep=True)
+            if isinstance(key, (list, dict)):
+                raise yaml.MarkedYAMLError(
+                    problem="a key must be text", problem_mark=key_node.start_mark
+                )
+            if key in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"key {key!r} is given twice (first in line {seen[key]}); keep one",
+                    problem_mark=key_node.start_mark,
+                )
+            seen[key] = key_node.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+    def construct_yaml_int(self, node):
+        value = super().construct_yaml_int(node)
+        if abs(value) >= 1 << 63:  # thousands of digits cannot even be spelled in a message
+            raise yaml.MarkedYAMLError(
+                problem="a whole number beyond 64 bits", problem_mark=node.start_mark
+            )
+        return value
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+
+def load_yaml(file: Path | str):
+    """Return what the YAML file holds.
+
+    Raises ConfigError if it cannot be read or parsed, if a mapping gives a key twice, or if aliases make it huge
+    or endless.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(file, "", f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(file, "", f"is not UTF-8 text (byte {error.start})") from None
+    try:
+        data = yaml.load(text, _Loader)
+        if _entries(data, {}) > MOST_ENTRIES:
+            raise ConfigError(
+                file, "", f"has more than {MOST_ENTRIES} entries when its aliases are replaced"
+            )
+        return data
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = f"line {mark.line + 1}" if mark else ""
+        raise ConfigError(file, line, error.problem or error.context or "is not YAML") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ConfigError(file, "", f"is not YAML: {error}") from None
+
+
+def _entries(value, known: dict[int, float]) -> float:
+    """How many values there are in `value` when every alias is replaced; infinite if one contains itself.
+
+    known: the counts by id() of the values that were looked at.
+    """
+    if not isinstance(value, (dict, list)):
+        return 1
+    if id(value) not in known:
+        known[id(value)] = float("inf")  # whoever meets it inside itself finds this
+        inner = value.values() if isinstance(value, dict) else value
+        known[id(value)] = 1 + sum(_entries(each, known) for each in inner)
+    return known[id(value)]
+
+
+def key_path(parts) -> str:
+    """Spell a path into nested data: ['caps', 2] → 'caps[2]'."""
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+def did_you_mean(word, known) -> str:
+    """Return ' (did you mean X?)' for the nearest known word, or ''."""
+    near = difflib.get_close_matches(str(word), [str(name) for name in known], n=1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def shown(value) -> str:
+    """Spell a value in one short line, as JSON where it can be."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def validate(data, schema_name: str, file: Path | str) -> None:
+    """Check data against workflow/schemas/NAME.
+
+    Raises ConfigError for the most telling violation.
+    """
+    schema = json.loads((SCHEMAS / schema_name).read_text(encoding="utf-8"))
+    errors = list(_Validator(schema).iter_errors(data))
+    if errors:
+        raise _one_line(min(errors, key=lambda error: (len(error.path), str(error.path))), file)
+
+
+def _one_line(error: ValidationError, file) -> ConfigError:
+    while error.context:  # anyOf, oneOf: the alternative that came nearest
+        deepest = max(error.context, key=relevance)
+        if len(deepest.absolute_path) <= len(error.absolute_path):
+            break
+        error = deepest
+    path = list(error.absolute_path)
+    if error.validator == "additionalProperties":
+        known = sorted(error.schema.get("properties", {}))
+        key = next(
+            key
+            for key in error.instance
+            if key not in known and not any_pattern(error.schema, str(key))
+        )
+        return ConfigError(
+            file,
+            key_path([*path, key]),
+            f"unknown key{did_you_mean(key, known)}; expected one of {', '.join(known)}",
+        )
+    if error.validator == "uniqueItems":
+        twice = next(item for item in error.instance if error.instance.count(item) > 1)
+        return ConfigError(file, key_path(path), f"{shown(twice)} is given twice; keep one")
+    if error.validator == "required":
+        key = next(key for key in error.validator_value if key not in error.instance)
+        described = error.schema.get("properties", {}).get(key, {}).get("description", "")
+        return ConfigError(
+            file,
+            key_path(path) or "top level",
+            f"key {key} is missing{described and ': ' + described}",
+        )
+    if (
+        error.parent is None and error.validator == "propertyNames"
+    ) or "propertyNames" in error.schema_path:
+        expected = error.schema.get("description", "another name")
+        return ConfigError(
+            file, key_path([*path, error.instance]), f"bad name; expected {expected}"
+        )
+    expected = error.schema.get("description") or _constraint(error)
+    return ConfigError(
+        file, key_path(path) or "top level", f"{shown(error.instance)}: expected {expected}"
+    )
+
+
+def any_pattern(schema: dict, key: str) -> bool:
+    """Whether one of the schema's patternProperties takes the key."""
+    return any(re.search(pattern, key) for pattern in schema.get("patternProperties", {}))
+
+
+def _constraint(error: ValidationError) -> str:
+    value = error.validator_value
+    if error.validator == "type":
+        return " or ".join(value) if isinstance(value, list) else f"a value of type {value}"
+    if error.validator == "enum":
+        return f"one of {', '.join(map(str, value))}"
+    return f"{error.validator} {shown(value)}"

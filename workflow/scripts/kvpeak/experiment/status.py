@@ -1,0 +1,153 @@
+"""How cells ended, as far as results/ tells, and what follows from it for others."""
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import FAILURE
+from kvpeak.experiment.matrix import Cell, Matrix
+
+CELLS = Path("results/cells")
+LOGS = Path("results/logs")
+DID_NOT_FIT = ("oom", "guard")
+NOT_MEASURED = ("oom", "guard", "timeout", "unsupported", "skipped")
+HEAD = 2048  # bytes; cell.json begins with the cell and its outcome
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A cell without a result: why, in one line, and the log (a file or a folder), None if nothing was started."""
+
+    cell: Cell
+    cause: str
+    log: Path | None
+
+
+def outcome_of(cell: Cell) -> str | None:
+    """How the cell ended; None if it has no result. Reads only the head of cell.json."""
+    folder = CELLS / cell.path
+    try:
+        if not (folder / "runs.csv").exists():
+            return None
+        with (folder / "cell.json").open("rb") as file:
+            found = re.search(rb'^ "outcome": "(\w+)"', file.read(HEAD), re.MULTILINE)
+    except OSError:
+        return None
+    return found[1].decode() if found else None
+
+
+def would_exceed(matrix: Matrix, cell: Cell) -> str:
+    """Why the cell need not be tried: with a shorter prompt it ended with oom or guard; '' if it has to be.
+
+    Only results of what the matrix asks now count.
+    """
+    if not matrix.protocol["skip_longer"]:
+        return ""
+    shorter = ((other, outcome_of(other)) for other in matrix.shorter(cell))
+    return next(
+        (_too_long(other, end) for other, end in shorter if _did_not_fit(matrix, other, end)), ""
+    )
+
+
+def to_be_skipped(matrix: Matrix) -> dict[Cell, str]:
+    """The cells without a result that will get the outcome `skipped`, each with the reason.
+
+    The same as would_exceed of every one, but it looks at each result once.
+    """
+    if not matrix.protocol["skip_longer"] or not CELLS.exists():
+        return {}
+    outcomes = {cell: outcome_of(cell) for cell in matrix.cells_here}
+    did_not_fit = {cell for cell, end in outcomes.items() if _did_not_fit(matrix, cell, end)}
+    kinds = {replace(cell, prompt="", round=1) for cell in did_not_fit}
+    found = {}
+    for cell, outcome in outcomes.items():
+        if outcome is None and replace(cell, prompt="", round=1) in kinds:
+            for shorter in filter(did_not_fit.__contains__, matrix.shorter(cell)):
+                found[cell] = _too_long(shorter, outcomes[shorter])
+                break
+    return found
+
+
+def missing_cells(matrix: Matrix) -> Iterator[Missing]:
+    """The cells that run here and have no result, in the order of measurement."""
+    for cell in matrix.cells_here:
+        if not (CELLS / cell.path / "runs.csv").exists():
+            yield Missing(cell, *_cause(cell, matrix.commits[cell.commit]["engine"]))
+
+
+def forget(cell: Cell) -> None:
+    """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made if need be."""
+    folder, log = CELLS / cell.path, read_record(cell)["log"]
+    for name in ("runs.csv", "cell.json", "memory.csv"):  # the marker first
+        if log and (folder / name).exists():
+            kept = LOGS / cell.path / Path(log).name / name
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            if not kept.exists():
+                shutil.copy2(folder / name, kept)
+        (folder / name).unlink(missing_ok=True)
+
+
+def read_record(cell: Cell) -> dict:
+    """The cell's cell.json. Raises UserError if it is not one."""
+    file = CELLS / cell.path / "cell.json"
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file}: {error}; delete the folder to measure the cell again") from None
+
+
+def starts_of(cell: Cell) -> list[Path]:
+    """The folders of all starts of the cell, oldest first."""
+    return sorted(folder for folder in (LOGS / cell.path).glob("*Z-*") if folder.is_dir())
+
+
+def _cause(cell: Cell, engine: str) -> tuple[str, Path | None]:
+    for made, log in _needed(cell, engine):
+        if not made.exists() and log.exists():
+            return f"{made} was not made: {_last_line(log)}", log
+    starts = starts_of(cell)
+    if not starts:
+        return "not run yet", None
+    failure = starts[-1] / FAILURE
+    if failure.exists():
+        return _last_line(failure), starts[-1]
+    if (starts[-1] / "runs.csv").exists():
+        return "not run again since it was deleted", starts[-1]
+    return "stopped before its end", starts[-1]
+
+
+def _needed(cell: Cell, engine: str) -> list[tuple[Path, Path]]:
+    """What has to be made before the cell can run, each with the log of its making."""
+    own = (
+        (Path("results/engines", cell.commit, "engine.json"), LOGS / f"engines/{cell.commit}.log")
+        if engine == "command"
+        else (
+            Path("results/envs", cell.commit, "environment.json"),
+            LOGS / f"envs/{cell.commit}.log",
+        )
+    )
+    return [
+        (Path("models", cell.model, "model.json"), LOGS / f"models/{cell.model}.log"),
+        (
+            Path("prompts", cell.model, f"{cell.prompt}.json"),
+            LOGS / f"prompts/{cell.model}/{cell.prompt}.log",
+        ),
+        own,
+    ]
+
+
+def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:
+    return outcome in DID_NOT_FIT and read_record(cell)["request"] == matrix.request(cell)
+
+
+def _too_long(shorter: Cell, outcome: str) -> str:
+    return f"would exceed the memory: {shorter.prompt} ended with {outcome} in r{shorter.round}"
+
+
+def _last_line(file: Path) -> str:
+    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")

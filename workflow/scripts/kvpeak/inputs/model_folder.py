@@ -1,0 +1,80 @@
+"""The folders under models/: what model.json records, and whether the files still match it.
+
+Imports no MLX, so that the runner can use it.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+
+RECORD = "model.json"
+CONFIG = "config.json"
+TOKENIZER = "tokenizer.json"
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def describe_files(folder: Path, names: list[str]) -> dict[str, dict]:
+    """name → bytes and sha256."""
+    return {
+        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+        for name in sorted(names)
+    }
+
+
+def read_record(folder: Path) -> dict:
+    """model.json of a model folder. Raises UserError when there is none."""
+    path = Path(folder) / RECORD
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; make the model: snakemake --cores 1 {path}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error}); delete it and make the model again") from None
+
+
+def verify_model(folder: Path, *, hashes: bool = False) -> dict:
+    """The record of a model folder whose files are what it says.
+
+    Sizes are always compared, SHA-256 only on request: a gigabyte takes a second or so.
+    Raises UserError (one line) for the first file that is missing or differs.
+    """
+    record = read_record(folder)
+    check_files(folder, record["files"], hashes=hashes)
+    return record
+
+
+def check_files(folder: Path, files: dict[str, dict], *, hashes: bool) -> None:
+    """Compare the folder with what describe_files said of it. Raises UserError."""
+    remedy = f"put the file back, or delete {folder} and make the model again"
+    for name, expected in files.items():
+        path = Path(folder) / name
+        if not path.is_file():
+            raise UserError(f"{path}: missing; {remedy}")
+        if (size := path.stat().st_size) != expected["bytes"]:
+            raise UserError(f"{path}: {size} bytes, expected {expected['bytes']}; {remedy}")
+        if hashes and (found := sha256_of(path)) != expected["sha256"]:
+            raise UserError(f"{path}: sha256 {found}, expected {expected['sha256']}; {remedy}")
+
+
+def read_config(folder: Path) -> dict:
+    """config.json of a model folder. Raises UserError when it is missing or not a JSON object."""
+    return read_object(Path(folder) / CONFIG)
+
+
+def read_object(path: Path) -> dict:
+    """The JSON object in a file. Raises UserError when there is none."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path}: not found; make the model again") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON ({error})") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return found

@@ -1,0 +1,46 @@
+"""Prompts cut from a corpus to an exact number of a model's tokens."""
+
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+
+
+def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list[int]:
+    """All token ids of a corpus, without those that a tokenizer would add at its ends.
+
+    Without a tokenizer the ids are the bytes modulo the vocabulary's size.
+    """
+    if tokenizer is None:
+        return [byte % vocabulary for byte in corpus.read_bytes()]
+    from tokenizers import Tokenizer  # here: a model of bytes needs none
+
+    try:
+        return (
+            Tokenizer.from_file(str(tokenizer))
+            .encode(corpus.read_text("utf-8"), add_special_tokens=False)
+            .ids
+        )
+    except UnicodeDecodeError as error:
+        raise UserError(f"{corpus}: byte {error.start}: expected UTF-8 text") from None
+    except Exception as error:  # the library raises nothing narrower
+        raise UserError(f"{tokenizer}: {error}; make the model again") from None
+
+
+def cut(corpus: Path, tokenizer: Path | None, config: dict, tokens: int) -> list[int]:
+    """The first `tokens` token ids of the corpus for a model with this config.json.
+
+    Raises UserError when the corpus, or the model's positions, are fewer.
+    """
+    config = config.get("text_config", config)
+    positions = config.get("max_position_embeddings", tokens)
+    if tokens > positions:
+        raise UserError(
+            f"{tokens} tokens asked for, but the model has {positions} positions; shorten the prompt"
+        )
+    ids = corpus_tokens(corpus, tokenizer, config["vocab_size"])
+    if tokens > len(ids):
+        raise UserError(
+            f"{corpus}: {tokens} tokens asked for, but it has {len(ids)} of this model's; "
+            "shorten the prompt or give a longer corpus"
+        )
+    return ids[:tokens]

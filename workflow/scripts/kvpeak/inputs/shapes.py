@@ -1,0 +1,150 @@
+"""Model shapes: the part of a Hugging Face config.json that decides how large every tensor is."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+
+CONFIGS = Path(__file__).parents[4] / "config" / "models"
+ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
+FAMILIES = ("qwen2", "llama")
+BLOCK = 256  # weights in one block of a GGUF k-quant
+BLOCK_BYTES = {"Q4_K": 144, "Q6_K": 210}
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """The sizes of a model; `itemsize` is bytes per activation, `gguf` the weights' file type."""
+
+    family: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    positions: int
+    tied: bool
+    itemsize: int
+    gguf: str | None = None
+
+    @property
+    def repeat(self) -> int:
+        """How many query heads share one key/value head."""
+        return self.heads // self.kv_heads
+
+
+def find_shapes(name_or_path: str, dtype: str | None = None) -> Shapes:
+    """The shapes of a model that config/models/ names, or of a JSON file. Raises UserError.
+
+    `dtype` overrides the file's.
+    """
+    path = Path(name_or_path)
+    if path.suffix != ".json":
+        path = CONFIGS / f"{name_or_path}.json"
+        if not path.is_file():
+            known = ", ".join(sorted(file.stem for file in CONFIGS.glob("*.json")))
+            raise UserError(
+                f"--model: {name_or_path!r}: expected the path of a .json file or one of {known}"
+            )
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise UserError(f"{path}: not JSON: {error}") from None
+    if not isinstance(config, dict):
+        raise UserError(f"{path}: expected a JSON object of model shapes")
+    return read_shapes(config, str(path), dtype)
+
+
+def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:
+    """Check a config and take the shapes from it; `where` names it in errors, `dtype` overrides.
+
+    Raises UserError for a missing key, a size that is not a positive integer, heads that the
+    key/value heads do not divide, and families or types that the replay has no trace for.
+    """
+
+    def fail(key: str, message: str):
+        raise UserError(f"{where}: {key}: {config.get(key)!r}: expected {message}")
+
+    def size(key: str) -> int:
+        value = config.get(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            fail(key, "a positive integer")
+        return value
+
+    family = config.get("model_type")
+    if family not in FAMILIES:
+        fail("model_type", f"one of {', '.join(FAMILIES)}, which the replay has traces for")
+    heads, kv_heads, hidden = (
+        size(key) for key in ("num_attention_heads", "num_key_value_heads", "hidden_size")
+    )
+    if heads % kv_heads:
+        fail("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+    if "head_dim" not in config and hidden % heads:
+        fail("num_attention_heads", f"a divisor of hidden_size ({hidden}), or a head_dim")
+    dtype = dtype or config.get("torch_dtype", "float32")
+    if dtype not in ITEMSIZE:
+        raise UserError(f"{where}: torch_dtype: {dtype!r}: expected one of {', '.join(ITEMSIZE)}")
+    gguf = config.get("gguf_file_type")
+    if gguf not in (None, "Q4_K_M"):
+        fail("gguf_file_type", "Q4_K_M, or no such key")
+    if gguf and (family != "qwen2" or dtype != "float32"):
+        fail("gguf_file_type", "model_type qwen2 and torch_dtype float32 beside it")
+    return Shapes(
+        family="quantized-qwen2" if gguf else family,
+        layers=size("num_hidden_layers"),
+        hidden=hidden,
+        intermediate=size("intermediate_size"),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=size("head_dim") if "head_dim" in config else hidden // heads,
+        vocab=size("vocab_size"),
+        positions=size("max_position_embeddings"),
+        tied=bool(config.get("tie_word_embeddings", False)),
+        itemsize=ITEMSIZE[dtype],
+        gguf=gguf,
+    )
+
+
+def weight_tensors(shapes: Shapes) -> list[int]:
+    """The bytes of every weight tensor as it lies in memory, one upload each.
+
+    A tied output projection is the embedding itself; a quantised model keeps its own copy of it,
+    because Candle dequantises the embedding to float32 (quantized_qwen2.rs).
+    """
+    q, kv = shapes.heads * shapes.head_dim, shapes.kv_heads * shapes.head_dim
+    hidden, inner = shapes.hidden, shapes.intermediate
+    norm = [hidden * shapes.itemsize]
+    bias = [] if shapes.family == "llama" else [n * shapes.itemsize for n in (q, kv, kv)]
+    tensors = [shapes.vocab * hidden * shapes.itemsize, *norm]
+    if shapes.gguf or not shapes.tied:
+        tensors.append(_matrix(shapes, shapes.vocab * hidden, "Q6_K"))
+    for layer in range(shapes.layers):
+        fine = "Q6_K" if _more_bits(layer, shapes.layers) else "Q4_K"
+        kinds = ["Q4_K", "Q4_K", fine, "Q4_K", "Q4_K", "Q4_K", fine]  # q, k, v, o, gate, up, down
+        counts = [hidden * n for n in (q, kv, kv, q, inner, inner, inner)]
+        tensors += [_matrix(shapes, n, kind) for n, kind in zip(counts, kinds, strict=True)]
+        tensors += bias + norm + norm
+    return tensors
+
+
+def _matrix(shapes: Shapes, count: int, kind: str) -> int:
+    return count // BLOCK * BLOCK_BYTES[kind] if shapes.gguf else count * shapes.itemsize
+
+
+def _more_bits(layer: int, layers: int) -> bool:
+    """Whether Q4_K_M gives this layer's v and down projections six bits (llama.cpp, use_more_bits)."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+
+
+def kv_bytes_per_token(config: dict, dtype: str) -> int:
+    """Bytes of keys and values that one token adds: 2 · layers · kv_heads · head_dim · itemsize."""
+    heads = config["num_attention_heads"]
+    kv_heads = config.get("num_key_value_heads") or heads
+    head_dim = config.get("head_dim") or config["hidden_size"] // heads
+    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * ITEMSIZE[dtype]

@@ -1,0 +1,178 @@
+"""One cell of the MLX engine: load the model, warm up, run, and say so in the events of docs/protocol.md."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from time import perf_counter
+
+import mlx.core as mx
+from mlx.utils import tree_flatten
+
+from kvpeak.base.errors import Unsupported, UserError
+from kvpeak.live import allocator, attention, device, loading
+from kvpeak.live.blas import REFERENCE
+from kvpeak.live.generation import Generation, Sampling, generate
+from kvpeak.live.kv_caches import make_caches
+from kvpeak.protocol.emit import Emit
+from kvpeak.system.host import installed_version
+
+# What decides memory and speed: MLX, and under CUDA the libraries that compute for it.
+PACKAGES = (
+    "mlx", "mlx-lm", "mlx-cuda-12", "mlx-cuda-13", "nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12",
+    "nvidia-cudnn-cu13",
+)  # fmt: skip
+
+
+def run_cell(request: dict, blas: str, emit: Emit) -> dict[str, float]:
+    """Emit the events from `started` to the last `run`; return the peaks of the whole process in MiB.
+
+    Raises Unsupported, UserError, and what MLX raises when it cannot allocate.
+    """
+    start(request["cap"], blas, emit)
+    cell = Cell(request)
+    emit("loaded", **cell.loaded)
+    peaks = [cell.load_peaks]
+    protocol = request["protocol"]
+    for number in range(protocol["warmup"] + protocol["recorded"]):
+        run = {"run": number, "warmup": number < protocol["warmup"]}
+        emit("run_started", **run)
+        result, run_peaks = cell.generate(partial(emit, "prefilled", run=number))
+        peaks.append(run_peaks)
+        emit("run", **run, prompt_tokens=cell.prompt.size, **measured(result), **run_peaks)
+    return {key: max(each[key] for each in peaks) for key in peaks[0]}
+
+
+def start(cap: str, blas: str, emit: Emit) -> None:
+    """Limit the pool and emit `started`. Raises Unsupported for a cap that MLX does not have here."""
+    limit = allocator.cap_bytes(cap)
+    honoured = allocator.limit_pool(limit)
+    device.keep_resident()
+    on_cpu = device.accelerator() == "cpu"
+    emit(
+        "started",
+        versions={name: version for name in PACKAGES if (version := installed_version(name))},
+        device=device.describe(),
+        cap_bytes=honoured,
+        blas=blas if on_cpu else None,
+    )
+    if on_cpu and blas == REFERENCE:
+        print(
+            "mlx_engine: no OpenBLAS on this system: float32 products are tens of times slower with the "
+            "reference BLAS; install libopenblas (Debian: libopenblas0-pthread)",
+            file=sys.stderr,
+        )
+    if honoured is None and cap != "none":
+        raise Unsupported(f"cap {cap}: this MLX keeps no pool here: set_cache_limit is a no-op")
+
+
+class Cell:
+    """The request's model, loaded, and what is asked of it."""
+
+    def __init__(self, request: dict):
+        """Load, and find out whether the model takes the cache. Raises UserError and Unsupported."""
+        protocol, options, entry = request["protocol"], request["options"], request["model"]
+        self.prompt = read_prompt(Path(request["prompt"]["path"]))
+        self._kv_cache = request["kv_cache"]
+        self._chunk = None if options["prefill_chunk"] == "whole" else options["prefill_chunk"]
+        peaks = allocator.Peaks()
+        began = perf_counter()
+        self._model, config = loading.load_model(
+            Path(entry["folder"]),
+            weights=entry["weights"],
+            dtype=entry["dtype"],
+            seed=protocol["seed"],
+        )
+        load_s = perf_counter() - began
+        peaks.sample()
+        self.load_peaks = peaks.mib()
+        self._sampling = Sampling(
+            generate=protocol["generate"],
+            repeat_penalty=protocol["repeat_penalty"],
+            repeat_window=protocol["repeat_window"],
+            stop=frozenset() if protocol["ignore_eos"] else end_ids(config),
+        )
+        attention.use(options["attention"])
+        dtype, own_attention = self._check_cache()
+        self.loaded = {
+            "load_s": load_s,
+            "loaded_mib": mx.get_active_memory() / allocator.MIB,
+            "weights_mapped": loading.WEIGHTS_MAPPED,
+            "dtype": dtype,
+            "attention": "own" if own_attention else options["attention"],
+        }
+
+    def generate(self, on_first_token: Callable[[], None]) -> tuple[Generation, dict[str, float]]:
+        """One run with fresh caches: what it generated, and its peaks in MiB."""
+        peaks = allocator.Peaks()
+        result = generate(
+            self._model,
+            self._caches(),
+            self.prompt,
+            self._sampling,
+            peaks,
+            self._chunk,
+            on_first_token,
+        )
+        return result, peaks.mib()
+
+    def _caches(self) -> list:
+        length = self.prompt.size + self._sampling.generate
+        return make_caches(self._kv_cache, self._model, length)
+
+    def _check_cache(self) -> tuple[str, bool]:
+        """The dtype of the cache, and whether model or cache computes attention in a way of its own.
+
+        Builds the graphs of a pass over two tokens and one over the next, and computes neither. Raises
+        Unsupported if that fails with this cache and works with mlx-lm's.
+        """
+        self._trace(make_caches("mlx-lm", self._model, 3))
+        caches = self._caches()
+        with attention.calls() as calls:
+            try:
+                logits = self._trace(caches)
+            except (AttributeError, TypeError, ValueError) as error:
+                reason = " ".join(str(error).split())
+                raise Unsupported(
+                    f"kv_cache {self._kv_cache}: the model cannot use it: {reason}"
+                ) from error
+        state = [leaf for _, leaf in tree_flatten([cache.state for cache in caches])]
+        dtypes = [leaf.dtype for leaf in [*state, logits] if isinstance(leaf, mx.array)]
+        dtype = next(dtype for dtype in dtypes if mx.issubdtype(dtype, mx.floating))
+        return str(dtype).removeprefix("mlx.core."), not calls
+
+    def _trace(self, caches: list) -> mx.array:
+        self._model(mx.zeros((1, 2), mx.uint32), cache=caches)
+        return self._model(mx.zeros((1, 1), mx.uint32), cache=caches)
+
+
+def read_prompt(path: Path) -> mx.array:
+    """The token ids of a prompt file. Raises UserError."""
+    try:
+        tokens = json.loads(path.read_text())["tokens"]
+        return mx.array(tokens, mx.uint32)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f'{path}: {error}; expected {{"tokens": [ids]}}, as cut_prompt.py writes it'
+        ) from None
+
+
+def end_ids(config: dict) -> frozenset[int]:
+    """The ids that end a text, as the model's config.json gives them: none, one or several."""
+    ids = config.get("eos_token_id")
+    return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
+
+
+def measured(result: Generation) -> dict:
+    """The keys of the event `run` that say what was generated, how fast, and which ids."""
+    ids = ",".join(map(str, result.tokens))
+    return {
+        "generated_tokens": len(result.tokens),
+        "prefill_s": result.prefill_s,
+        "ttft_s": result.ttft_s,
+        "decode_s": result.decode_s,
+        "tokens_sha256": hashlib.sha256(ids.encode()).hexdigest(),
+        "tokens": result.tokens,
+    }

@@ -1,0 +1,138 @@
+"""Where the results come from, as their records say: engines, models, prompts, harness, environments, commands."""
+
+import hashlib
+import json
+from pathlib import Path
+
+from kvpeak.experiment.matrix import Matrix
+
+
+def read_records(plan: list[dict]) -> list[dict]:
+    """One cell.json of each measured combination of commit, model and prompt, in the plan's order.
+
+    Not of every cell: what may differ between the cells of one combination (caches, caps, rounds) is in the tables.
+    """
+    records = {}
+    for row in plan:
+        key = row["commit"], row["model"], row["prompt"]
+        if key in records or row["runs_here"] != "yes":
+            continue
+        path = Path(row["path"], "cell.json")
+        if path.exists():
+            records[key] = json.loads(path.read_text(encoding="utf-8"))
+    return list(records.values())
+
+
+def engines(summary: list[dict]) -> list[dict]:
+    """What each commit ran in any of its cells: packages with their versions, and the BLAS where a CPU computed."""
+    found: dict[str, dict[str, dict]] = {}
+    for row in summary:
+        said = found.setdefault(row["commit"], {"versions": {}, "blas": {}})
+        for column, texts in said.items():
+            texts |= dict.fromkeys((row[column] or "").split("; "))
+    return [{"commit": commit, "versions": _spelled(**said)} for commit, said in found.items()]
+
+
+def _spelled(versions: dict, blas: dict) -> str:
+    packages, served = (" / ".join(filter(None, texts)) for texts in (versions, blas))
+    return "; ".join(filter(None, [packages, served and f"BLAS: {served}"])) or (
+        "says nothing of itself"
+    )
+
+
+def models(records: list[dict]) -> list[dict]:
+    """Each measured model: source, weights, dtypes, generated tokens, and the hash of its model.json."""
+    found = {}
+    for record in records:
+        entry = record["request"]["model"]
+        model = found.setdefault(
+            entry["name"],
+            {
+                "name": entry["name"],
+                "weights": entry["weights"],
+                "source": model_source(entry),
+                "dtypes": {},
+                "generate": record["request"]["protocol"]["generate"],
+                "sha256": record["inputs"]["model_sha256"],
+            },
+        )
+        if dtype := record["engine"].get("dtype"):
+            model["dtypes"][dtype] = None
+    return [model | {"dtypes": ", ".join(model["dtypes"])} for model in found.values()]
+
+
+def model_source(entry: dict) -> str:
+    """Where the weights come from, with the revision or version."""
+    if entry["weights"] == "none":
+        return f"the shapes of {entry.get('config', 'its config.json')}"
+    if entry["weights"] == "random":
+        return f"{entry.get('config', 'its config.json')}, seed {entry['seed']}"
+    if entry["kind"] == "package":
+        return f"{entry['package']} {entry['version']}, {entry['file']}"
+    return f"{entry['repository']} at {entry['revision']}"
+
+
+def prompts(records: list[dict]) -> list[dict]:
+    """Each prompt of each model: tokens and the hash of the file that holds them."""
+    found = {}
+    for record in records:
+        prompt, model = record["request"]["prompt"], record["request"]["model"]["name"]
+        found.setdefault(
+            (prompt["name"], model),
+            {
+                "name": prompt["name"],
+                "model": model,
+                "tokens": prompt["tokens"],
+                "sha256": record["inputs"]["prompt_sha256"],
+            },
+        )
+    return list(found.values())
+
+
+def dtypes(records: list[dict]) -> dict[tuple[str, str], str | None]:
+    """(commit, model) → the type that its engine computed in."""
+    return {
+        (record["cell"]["commit"], record["cell"]["model"]): record["engine"].get("dtype")
+        for record in records
+    }
+
+
+def environments(folder: Path) -> list[dict]:
+    """What each engine ran in: its own packages, and how many are installed under which hash."""
+    found = []
+    for path in sorted((folder / "envs").glob("*/environment.json")):
+        environment = json.loads(path.read_text(encoding="utf-8"))
+        freeze = environment["freeze"]
+        found.append(
+            {
+                "commit": environment["commit"],
+                "path": path.as_posix(),
+                "packages": len(freeze),
+                "sha256": hashlib.sha256("\n".join(freeze).encode()).hexdigest(),
+                "named": [
+                    line
+                    for line in freeze
+                    if line.split("==")[0] in ("mlx", "mlx-lm", "numpy", "snakemake")
+                ],
+            }
+        )
+    return found
+
+
+def calibrations(folder: Path) -> dict[str, dict]:
+    """Commit → what calibrate.py measured for it."""
+    return {
+        path.stem: json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted((folder / "calibration").glob("*.json"))
+    }
+
+
+def builds(folder: Path) -> list[dict]:
+    """What was built for external engines."""
+    paths = sorted((folder / "engines").glob("*/engine.json"))
+    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+
+
+def replayed(matrix: Matrix) -> bool:
+    """Whether Candle's pool is part of the experiment."""
+    return any(entry["engine"] == "candle-replay" for entry in matrix.commits.values())

@@ -1,0 +1,64 @@
+"""What a person sees of a running cell: one line a phase."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from kvpeak.base.files import FAILURE
+from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
+from kvpeak.runner.watch import Watched
+
+
+class Progress:
+    """Writes lines to the terminal and into the log of the attempt."""
+
+    def __init__(self, cell: str, position: str | None):
+        """`position` is "k/n": cell k of n."""
+        self._head = "cell {} of {}".format(*position.split("/")) if position else "cell"
+        self._cell = cell
+        self._file: Path | None = None
+
+    def start(self, attempt: Path) -> None:
+        """The first line of an attempt, whose folder gets the log."""
+        self._file = attempt / "runner.log"
+        self.say(self._cell)
+
+    def say(self, text: str) -> None:
+        self._write(f"{self._head}: {text}")
+
+    def failed(self, cause: str) -> None:
+        """Into the attempt's folder only: the program prints the cause itself."""
+        self._log(f"{self._head}: failed: {cause}")
+        if self._file:
+            self._file.with_name(FAILURE).write_text(f"{cause}\n", encoding="utf-8")
+
+    def phase(self, watched: Watched) -> None:
+        """One line when a phase begins, with the figures so far."""
+        if (phase := watched.conversation.phase) not in ("start", "idle", "exit"):
+            self._write(figures(f"{self._head}  {phase}", watched, watched.peak_mib))
+
+    def end(self, outcome: str, watched: Watched, peak_mib: float | None) -> None:
+        self._write(figures(f"{self._head}  {outcome}", watched, peak_mib or watched.peak_mib))
+
+    def _write(self, line: str) -> None:
+        """A closed terminal does not end a measurement for the sake of its progress."""
+        with contextlib.suppress(OSError):
+            print(line, file=sys.stderr, flush=True)
+        self._log(line)
+
+    def _log(self, line: str) -> None:
+        if self._file:
+            with self._file.open("a", encoding="utf-8") as log:
+                print(line, file=log)
+
+
+def figures(head: str, watched: Watched, peak_mib: float) -> str:
+    """`head`, the peak so far and the last run's speeds: at most 80 columns up to cell 10000 of 10000."""
+    line = f"{head}  {peak_mib:.0f} MiB" if peak_mib else head
+    runs = watched.conversation.runs
+    speeds = [
+        f"{name} {value:.1f}"
+        for name, rate in (("prefill", prefill_tok_s), ("decode", decode_tok_s))
+        if runs and (value := rate(runs[-1])) is not None
+    ]
+    return f"{line}  {', '.join(speeds)} tok/s" if speeds else line

@@ -1,0 +1,46 @@
+"""Which harness measured, on which inputs."""
+
+import subprocess
+from pathlib import Path
+
+import kvpeak
+from kvpeak.inputs.model_folder import RECORD, sha256_of
+
+PROJECT = Path(__file__).resolve().parents[4]
+
+
+def harness() -> dict:
+    """Version, git revision and whether workflow/ differs from it; null outside a git repository.
+
+    Edits elsewhere do not count: what the cell was asked is in its request.
+    """
+    revision = _git("rev-parse", "HEAD")
+    changed = _git("status", "--porcelain", "--", "workflow")
+    return {
+        "version": kvpeak.__version__,
+        "revision": revision,
+        "dirty": None if revision is None or changed is None else bool(changed),
+    }
+
+
+def inputs(request: dict) -> dict:
+    """SHA-256 of the model's model.json (it lists the hashes of the model's files) and of the prompt's
+    file; null for one that is not there."""
+    return {
+        "model_sha256": _sha256(Path(request["model"]["folder"], RECORD)),
+        "prompt_sha256": _sha256(Path(request["prompt"]["path"])),
+    }
+
+
+def _sha256(file: Path) -> str | None:
+    return sha256_of(file) if file.is_file() else None
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", PROJECT, *arguments], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,171 @@
+"""One engine under observation: its events, its memory, and the reasons to stop it.
+
+until the engine has exited:
+    read what it writes; check every event; note when its phase changes
+    every 20 ms, with a GPU every 10: sample its memory, and the GPU's; ask the guard
+    every 500 ms: what the machine has left; ask the guard; why the GPU's clocks are held down
+    if the guard, the protocol, the time limit or a signal to the runner objects: TERM, then KILL
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from kvpeak.protocol.command import Table
+from kvpeak.protocol.events import BadAnswer, Conversation
+from kvpeak.protocol.request import Limits
+from kvpeak.runner.child import Child
+from kvpeak.runner.timeline import Timeline
+from kvpeak.system.machine import available_mib
+from kvpeak.system.nvml import Gpu
+from kvpeak.system.process_memory import LinuxMemory, MacMemory
+
+SAMPLE_S = 0.02  # of the process's memory, whose peak the system keeps
+GPU_SAMPLE_S = 0.01  # with a GPU, whose driver keeps no peak
+SLOW_S = 0.5  # of the machine's memory and the GPU's clocks, which take longer to read
+GUARD_GRACE_S = 0.5  # memory keeps growing while an engine is asked to stop
+LOW_MEMORY = 0.05  # of the machine's memory: below it systems start to swap
+
+
+@dataclass(frozen=True)
+class Guard:
+    """Stops an engine before the machine swaps. MiB.
+
+    held_mib: the most that the engine may hold. floor_mib: the least that the machine must have left.
+    """
+
+    held_mib: float
+    floor_mib: float
+
+    @classmethod
+    def at_start(cls, fraction: float, available_mib: float, total_mib: float) -> "Guard":
+        """The engine may take `fraction` of what is available; of the rest at most 5 % of all stays free."""
+        rest = (1 - fraction) * available_mib
+        return cls(fraction * available_mib, max(0, min(rest, LOW_MEMORY * total_mib)))
+
+    def objects_to(self, held_mib: float) -> str | None:
+        """Why an engine that holds that much has to stop, or None."""
+        if held_mib <= self.held_mib:
+            return None
+        return f"the engine held {held_mib:.0f} MiB; the guard allows {self.held_mib:.0f}"
+
+    def objects_to_machine(self, available_mib: float) -> str | None:
+        """Why the engine has to stop when the machine has only that much left, or None."""
+        if available_mib >= self.floor_mib:
+            return None
+        return f"the machine had {available_mib:.0f} MiB left; the guard keeps {self.floor_mib:.0f}"
+
+
+@dataclass
+class Watched:
+    """What was seen of one process.
+
+    stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
+    peak_mib: the largest sampled footprint.
+    """
+
+    conversation: Conversation | Table
+    timeline: Timeline = field(default_factory=Timeline)
+    phases: list[dict] = field(default_factory=list)
+    stopped: tuple[str, str] | None = None
+    peak_mib: float = 0.0
+
+
+class Watch:
+    """See the module's text. `on_phase` is called with Watched when a phase begins; `check` may raise."""
+
+    def __init__(
+        self,
+        child: Child,
+        memory: LinuxMemory | MacMemory,
+        gpu: Gpu | None,
+        guard: Guard,
+        limits: Limits,
+        watched: Watched,
+        raw: BinaryIO,
+        on_phase: Callable[[Watched], None],
+        check: Callable[[], None],
+    ):
+        self._child, self._memory, self._gpu = child, memory, gpu
+        self._guard, self._limits, self._watched = guard, limits, watched
+        self._raw, self._on_phase, self._check = raw, on_phase, check
+        self._start = time.monotonic()
+        self._next_sample = self._next_slow = 0.0
+
+    def run(self) -> None:
+        """Watch until the engine has exited (it is not reaped)."""
+        seen = self._watched
+        self._note_phase()
+        while not self._child.exited():
+            self._take(self._child.read(max(0.0, self._next_sample - self._now())))
+            self._sample_when_due()
+            self._check()
+            self._check_timeout()
+            if seen.stopped:
+                guard = seen.stopped[0] == "guard"
+                self._child.stop(
+                    min(GUARD_GRACE_S, self._limits.grace_s) if guard else self._limits.grace_s
+                )
+        self._memory.last_look()
+        self._take(self._child.rest())
+        self._end_phase(self._now())
+
+    def _now(self) -> float:
+        return time.monotonic() - self._start
+
+    def _take(self, data: bytes) -> None:
+        """Keep what the engine wrote, and follow it as long as it keeps to the protocol."""
+        if not data:
+            return
+        self._raw.write(data)
+        seen = self._watched
+        if seen.stopped and seen.stopped[0] == "garbled":
+            return
+        try:
+            for _ in seen.conversation.feed(data, self._now()):
+                if seen.conversation.phase != self._watched.phases[-1]["phase"]:
+                    self._note_phase()
+        except BadAnswer as error:
+            seen.stopped = seen.stopped or ("garbled", str(error))
+
+    def _note_phase(self) -> None:
+        now, phases = self._now(), self._watched.phases
+        self._end_phase(now)
+        phases.append({"phase": self._watched.conversation.phase, "start_s": round(now, 4)})
+        self._on_phase(self._watched)
+
+    def _end_phase(self, now: float) -> None:
+        if self._watched.phases:
+            self._watched.phases[-1]["end_s"] = round(now, 4)
+
+    def _sample_when_due(self) -> None:
+        if self._now() >= self._next_sample:
+            self._sample()
+            self._next_sample = self._now() + (GPU_SAMPLE_S if self._gpu else SAMPLE_S)
+        if self._now() >= self._next_slow:
+            self._sample_slowly()
+            self._next_slow = self._now() + SLOW_S
+
+    def _sample(self) -> None:
+        seen = self._watched
+        device = self._gpu.sample(self._child.pid) if self._gpu else None
+        if sample := self._memory.sample():
+            seen.peak_mib = max(seen.peak_mib, sample.footprint_mib)
+            phase = seen.conversation.phase
+            seen.timeline.add(self._now(), phase, sample.footprint_mib, sample.rss_mib, device)
+            self._stop_if("guard", self._guard.objects_to(sample.held_mib))
+
+    def _sample_slowly(self) -> None:
+        self._stop_if("guard", self._guard.objects_to_machine(available_mib()))
+        if self._gpu:
+            self._gpu.sample_clocks()
+
+    def _check_timeout(self) -> None:
+        limit = self._limits.timeout_s
+        if limit is not None and self._now() > limit:
+            self._stop_if("timeout", f"not finished after {limit:g} s")
+
+    def _stop_if(self, why: str, words: str | None) -> None:
+        if words and not self._watched.stopped:
+            self._watched.stopped = (why, words)

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import aggregate
+from kvpeak.base.axes import AXES
 from kvpeak.base.columns import RUNS, SUMMARY
-from kvpeak.experiment.matrix import AXES
 
 ROOT = Path(__file__).parents[1]
 RECORD = json.loads((ROOT / "tests/data/cell.json").read_text())

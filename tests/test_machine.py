@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvpeak.base.numbers import MIB
 from kvpeak.system import cgroup, machine
 from kvpeak.system.machine import flags, linux_state, oom_kills, parse_mac
-
-MIB = 1 << 20
 
 # In the formats of macOS's commands: pmset(1), notifyutil(1), sysctl(8).
 MAC = {

@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvpeak.base.numbers import percent
 from kvpeak.report import markdown
 
 
@@ -10,12 +11,12 @@ from kvpeak.report import markdown
     [(0.05, "+5.0 %"), (-0.001, "−0.1 %"), (-0.0004, "0.0 %"), (0.0, "0.0 %"), (None, "–")],
 )
 def test_a_signed_percentage(value, shown):
-    assert markdown.percent(value) == shown
+    assert percent(value) == shown
 
 
 def test_a_share_has_no_sign():
-    assert markdown.percent(0.336, 0, sign=False) == "34 %"
-    assert markdown.percent(12.5, 0, sign=False) == "1,250 %"
+    assert percent(0.336, 0, sign=False) == "34 %"
+    assert percent(12.5, 0, sign=False) == "1,250 %"
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvpeak.base.errors import Unsupported
+from kvpeak.base.numbers import MIB
 from kvpeak.live import allocator, session
 from kvpeak.protocol.events import Conversation, parse_event
 from kvpeak.system import host
@@ -17,7 +18,6 @@ from kvpeak.system import host
 ROOT = Path(__file__).parents[1]
 ENGINE = ROOT / "workflow/scripts/mlx_engine.py"
 TINY = json.loads((ROOT / "config/models/qwen2-tiny.json").read_text())
-MIB = 2**20
 PROMPT, GENERATE = 193, 48
 ON_CPU = host.accelerator() == "cpu"
 same_rounding = pytest.mark.skipif(not ON_CPU, reason="a GPU's kernels round by shape")

@@ -8,9 +8,10 @@ import mlx.core as mx
 import pytest
 
 from kvpeak.analysis.claims import pool_growth_mib
+from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import find_shapes
 from kvpeak.replay.pools import CandlePool, MLXCpuPool, size_class
-from kvpeak.replay.prediction import MIB, predict, prefill_details, run_peaks, workload
+from kvpeak.replay.prediction import predict, prefill_details, run_peaks, workload
 from kvpeak.replay.replay import Replay
 from kvpeak.replay.traces import Workload, candle_trace, mlx_decode_trace
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from kvpeak.base.numbers import MIB
 from kvpeak.system import process_memory
 from kvpeak.system.process_memory import (
     LinuxMemory,
@@ -20,8 +21,6 @@ from kvpeak.system.process_memory import (
     parse_rusage_info,
     parse_status,
 )
-
-MIB = 1 << 20
 
 CHILD = """
 import sys

@@ -18,7 +18,7 @@ from markdown_it import MarkdownIt
 import check
 import plot
 import render
-from kvpeak.experiment.matrix import AXES
+from kvpeak.base.axes import AXES
 from kvpeak.report import sources
 
 ROOT = Path(__file__).parents[1]

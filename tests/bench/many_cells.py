@@ -25,8 +25,9 @@ sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
 
 from conftest import Project  # noqa: E402
 
+from kvpeak.base.axes import Cell  # noqa: E402
 from kvpeak.base.columns import MEMORY, RUNS  # noqa: E402
-from kvpeak.experiment.matrix import Cell, load_matrix  # noqa: E402
+from kvpeak.experiment.matrix import load_matrix  # noqa: E402
 
 SCRIPTS = "workflow/scripts"
 DRY_RUN = ["-m", "snakemake", "--cores", "1", "-n", "--quiet", "all"]

@@ -31,10 +31,11 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from calibrate import DTYPES
 from expand import plan_summary
+from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system.lock import hold_project
-from kvpeak.experiment.matrix import AXES, Cell, digest, load_matrix
+from kvpeak.experiment.matrix import digest, load_matrix
 
 gc.set_threshold(
     1_000_000
@@ -72,12 +73,10 @@ if workflow.is_main_process:
 # A cell takes all the cores, so that nothing runs beside it; on n GPUs as many cells as there are GPUs do.
 CELL_THREADS = max(1, workflow.cores // GPUS) if GPUS else workflow.cores
 
-NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-
 
 wildcard_constraints:
     **{axis: NAME for axis in AXES},
-    cell=rf"({NAME}/){{{len(AXES)}}}r[1-9]\d*",
+    cell=rf"({NAME}/){{{len(AXES)}}}{ROUND}",
 
 
 def cell_of(wildcards) -> Cell:

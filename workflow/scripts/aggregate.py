@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import fmean
 
 from kvpeak.analysis.least_work import GROWING, decode_bytes, prefill_flops
+from kvpeak.base.axes import AXES
 from kvpeak.base.columns import RUNS, SUMMARY
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
-from kvpeak.experiment.matrix import AXES
 from kvpeak.inputs.shapes import ITEMSIZE, Shapes, kv_bytes_per_token, read_shapes
 
 PEAKS = (

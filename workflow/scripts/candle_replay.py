@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from kvpeak.base.errors import Unsupported
+from kvpeak.base.numbers import MIB
 from kvpeak.inputs.model_folder import CONFIG, read_config
 from kvpeak.inputs.shapes import Shapes, read_shapes, weight_tensors
 from kvpeak.protocol.emit import Emit, peak_rss_mib, run_engine
@@ -24,7 +25,6 @@ from kvpeak.replay.replay import FastReplay, Replay
 from kvpeak.replay.traces import ATTENTIONS, KV_CACHES, Block, Workload, candle_trace
 from kvpeak.system import host
 
-MIB = 2**20
 NO_SPEED = dict.fromkeys(("prefill_s", "ttft_s", "decode_s", "tokens_sha256"))  # a replay has none
 
 

@@ -8,9 +8,10 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from kvpeak.base.axes import AXES, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
-from kvpeak.experiment.matrix import AXES, Cell, Matrix, digest, load_matrix
+from kvpeak.experiment.matrix import Matrix, digest, load_matrix
 from kvpeak.experiment.status import to_be_skipped, would_exceed
 
 COLUMNS = (*AXES, "round", "runs_here", "reason", "path")

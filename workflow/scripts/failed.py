@@ -9,8 +9,9 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.experiment.matrix import Cell, Matrix, load_matrix
+from kvpeak.experiment.matrix import Matrix, load_matrix
 from kvpeak.experiment.status import (
     CELLS,
     NOT_MEASURED,

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from kvpeak.analysis.comparisons import Comparison, Pair, compare, lead, leading, spell_name
 from kvpeak.analysis.results import Results, read_results
+from kvpeak.base.axes import AXES, Cell
 from kvpeak.base.files import write_together
 from kvpeak.experiment.config_file import ConfigError
-from kvpeak.experiment.matrix import AXES, Cell, load_matrix
+from kvpeak.experiment.matrix import load_matrix
 from kvpeak.report.figures import (
     Figure,
     Timeline,

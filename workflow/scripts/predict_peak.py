@@ -9,6 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import find_shapes
 from kvpeak.replay.prediction import predict, prefill_details, workload
 from kvpeak.replay.traces import ATTENTIONS, KV_CACHES, WAITS
@@ -99,8 +100,8 @@ def summary(found: dict) -> str:
         f"after the prefill {len(captured)} cache tensors hold buffers of a larger class than theirs",
     ]
     for buffer in found["buffers"]:
-        if buffer["bytes"] >= 2**20:
-            size = f"{buffer['bytes'] / 2**20:,.1f} MiB"
+        if buffer["bytes"] >= MIB:
+            size = f"{buffer['bytes'] / MIB:,.1f} MiB"
             lines.append(
                 f"{size:>14} {buffer['heap']:8} {buffer['held']:4} held {buffer['free']:4} free"
             )

@@ -13,9 +13,9 @@ import shutil
 import sys
 from pathlib import Path
 
+from kvpeak.base.axes import is_name
 from kvpeak.base.errors import UserError
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 TABLES = ("plan.csv", "runs.csv", "summary.csv", "checks.csv")
 RECORDS = ("envs/*/environment.json", "calibration/*.json", "replay/*.csv")
 PICTURE = re.compile(
@@ -92,7 +92,7 @@ def main() -> int:
         "--folder", type=Path, default=Path("docs/findings"), help="default: %(default)s"
     )
     arguments = parser.parse_args()
-    if not NAME.fullmatch(arguments.name):
+    if not is_name(arguments.name):
         parser.error(f"name: {arguments.name}: expected letters, digits, '.', '_' and '-'")
     target = arguments.folder / arguments.name
     try:

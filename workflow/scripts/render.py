@@ -13,9 +13,11 @@ import pandas as pd
 from kvpeak.analysis.comparisons import PRACTICAL, Lead, compare, leading
 from kvpeak.analysis.results import read_results, read_table, rows
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
+from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
-from kvpeak.experiment.matrix import AXES, Matrix, load_matrix
+from kvpeak.base.numbers import percent
+from kvpeak.experiment.matrix import Matrix, load_matrix
 from kvpeak.experiment.status import missing_cells
 from kvpeak.report import markdown, sections, sources
 from kvpeak.report.markdown import Markdown, code, number
@@ -45,7 +47,7 @@ def environment(templates: str = TEMPLATES) -> jinja2.Environment:
         "code": code,
         "number": number,
         "times": markdown.times,
-        "percent": markdown.percent,
+        "percent": percent,
         "listed": listed,
         "cell_path": cell_path,
         "picture": picture,

@@ -14,17 +14,11 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
+from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import Shapes, find_shapes
 from kvpeak.replay.fit import FACTORS, Measured, Qwen2GateKept, Structure, fit, pairs, worst_error
 from kvpeak.replay.pools import size_class
-from kvpeak.replay.prediction import (
-    CAPACITY_FACTOR,
-    MIB,
-    predict,
-    prefill_details,
-    run_peaks,
-    workload,
-)
+from kvpeak.replay.prediction import CAPACITY_FACTOR, predict, prefill_details, run_peaks, workload
 from kvpeak.replay.traces import KV_CACHES, Qwen2, scores_bytes
 from kvpeak.report.figures import predicted_by_length
 

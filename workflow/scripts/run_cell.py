@@ -16,12 +16,13 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
 from kvpeak.protocol.command import Table
 from kvpeak.protocol.events import BadAnswer, Conversation, excerpt
 from kvpeak.protocol.programs import SCRIPTS, engine_argv
-from kvpeak.protocol.request import AXES, cell_path, limits_of, load_request
+from kvpeak.protocol.request import cell_path, limits_of, load_request
 from kvpeak.runner import provenance
 from kvpeak.runner.child import Child
 from kvpeak.runner.progress import Progress

@@ -15,9 +15,9 @@ from pathlib import Path
 
 from kvpeak.analysis import statistics
 from kvpeak.analysis.results import SPEEDS, CellName, Results, read_table, rows
+from kvpeak.base.axes import AXES
+from kvpeak.base.numbers import MIB, percent, signed
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
-from kvpeak.experiment.matrix import AXES
-from kvpeak.report.markdown import percent, signed
 
 HOLDS, FAILS = "holds", "fails"
 NOT_TESTABLE, NOT_MEASURED = "not testable", "not measured here"
@@ -345,7 +345,7 @@ def pool_growth_mib(kv_bytes_per_token: int, prompt_tokens: int, generated_token
     and CUDA sizes above a page are rounded up to 16 KiB, so that tensors of neighbouring lengths share a size.
     """
     steps = range(generated_tokens - 1)
-    return kv_bytes_per_token * sum(prompt_tokens + i for i in steps) / 2**20
+    return kv_bytes_per_token * sum(prompt_tokens + i for i in steps) / MIB
 
 
 # How figures are spelled.

@@ -5,8 +5,8 @@ from functools import cached_property
 
 from kvpeak.analysis import statistics
 from kvpeak.analysis.results import SPEEDS, CellName, Results
-from kvpeak.experiment.matrix import AXES
-from kvpeak.report.markdown import percent
+from kvpeak.base.axes import AXES
+from kvpeak.base.numbers import percent
 
 # A difference counts if it is larger than this share and larger than what the processes differ among themselves.
 # Peaks of equal cells repeat within 1 %.

@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 
 from kvpeak.analysis.statistics import outliers, process_means
+from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SUMMARY
-from kvpeak.experiment.matrix import AXES
 
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
 

@@ -13,7 +13,7 @@ import pandas as pd
 from scipy import stats
 from scipy.special import comb
 
-from kvpeak.experiment.matrix import AXES
+from kvpeak.base.axes import AXES
 
 CONFIDENCE = 0.95
 RESAMPLES = 1999

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvpeak.protocol.request import AXES
+from kvpeak.base.axes import AXES
 
 
 @dataclass(frozen=True)

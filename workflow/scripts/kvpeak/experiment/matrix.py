@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from kvpeak.base.axes import AXES, ROUND, Cell
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
 from kvpeak.protocol import command
 from kvpeak.system import host
 
-AXES = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
 _SECTION = dict(
     zip(AXES, ("commits", "models", "prompts", "kv_caches", "caps", "variants"), strict=True)
 )
@@ -75,32 +75,6 @@ _COMMIT_KEYS = {
         "repository", "revision", "build", "verify", "run", "needs", "output", "kv_caches", "caps",
     ),
 }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One combination of the axes, in one round: what one process measures."""
-
-    commit: str
-    model: str
-    prompt: str
-    kv_cache: str
-    cap: str
-    variant: str
-    round: int = 1
-
-    @property
-    def path(self) -> str:
-        """The cell's path below results/cells/."""
-        return "/".join((*self.axes, f"r{self.round}"))
-
-    @property
-    def axes(self) -> tuple[str, ...]:
-        """The names on the six axes, in the order of AXES."""
-        return (self.commit, self.model, self.prompt, self.kv_cache, self.cap, self.variant)
-
-    def as_dict(self) -> dict:
-        return dict(zip((*AXES, "round"), (*self.axes, self.round), strict=True))
 
 
 class Matrix:
@@ -231,7 +205,7 @@ class Matrix:
     def cell(self, path: str) -> Cell:
         """The planned cell of a path that ends in COMMIT/MODEL/PROMPT/KV_CACHE/CAP/VARIANT/rN."""
         *names, last = Path(path).parts[-len(AXES) - 1 :]
-        number = last[1:] if re.fullmatch(r"r[1-9]\d*", last) else "0"
+        number = last[1:] if re.fullmatch(ROUND, last) else "0"
         first = Cell(*names) if len(names) == len(AXES) else None
         if first not in self.combinations or not 0 < int(number) <= self.protocol["processes"]:
             raise ConfigError(

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import FAILURE
-from kvpeak.experiment.matrix import Cell, Matrix
+from kvpeak.experiment.matrix import Matrix
 
 CELLS = Path("results/cells")
 LOGS = Path("results/logs")

@@ -5,10 +5,10 @@ import re
 import mlx.core as mx
 
 from kvpeak.base.errors import Unsupported
+from kvpeak.base.numbers import GIB, KIB, MIB
 
-MIB = 2**20
 NO_LIMIT = 2**62  # bytes; more than any machine has
-_UNITS = {"": 1, "KiB": 2**10, "MiB": MIB, "GiB": 2**30}
+_UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 
 def cap_bytes(cap: str) -> int:

@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten
 
 from kvpeak.base.errors import Unsupported, UserError
+from kvpeak.base.numbers import MIB
 from kvpeak.live import allocator, attention, device, loading
 from kvpeak.live.blas import REFERENCE
 from kvpeak.live.generation import Generation, Sampling, generate
@@ -98,7 +99,7 @@ class Cell:
         dtype, own_attention = self._check_cache()
         self.loaded = {
             "load_s": load_s,
-            "loaded_mib": mx.get_active_memory() / allocator.MIB,
+            "loaded_mib": mx.get_active_memory() / MIB,
             "weights_mapped": loading.WEIGHTS_MAPPED,
             "dtype": dtype,
             "attention": "own" if own_attention else options["attention"],

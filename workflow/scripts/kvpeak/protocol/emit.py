@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import KIB, MIB
 
 Emit = Callable[..., None]
 
@@ -52,6 +53,6 @@ def take_stdout() -> Emit:
 def peak_rss_mib() -> float:
     """The most memory that this process had resident: VmHWM on Linux, ru_maxrss (bytes) on macOS."""
     if sys.platform == "darwin":
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
     status = Path("/proc/self/status").read_text()
-    return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) / 2**10
+    return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) / KIB

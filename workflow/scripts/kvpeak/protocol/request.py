@@ -1,15 +1,12 @@
 """The runner's request: what docs/protocol.md says that it holds, checked as far as the runner needs it."""
 
 import json
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvpeak.base.axes import AXES, is_name
 from kvpeak.base.errors import UserError
 from kvpeak.protocol.programs import PROGRAMS
-
-AXES = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @dataclass(frozen=True)
@@ -35,8 +32,7 @@ def load_request(text: str) -> dict:
         _check(isinstance(request.get(key), dict), key, request.get(key), "an object")
     for key in AXES:
         name = request["cell"].get(key)
-        fits = isinstance(name, str) and NAME.fullmatch(name)
-        _check(fits, f"cell.{key}", name, "a name of letters, digits and . _ -")
+        _check(is_name(name), f"cell.{key}", name, "a name of letters, digits and . _ -")
     _check_whole(request, "cell", "round", 1)
     _check_whole(request, "protocol", "warmup", 0)
     _check_whole(request, "protocol", "recorded", 1)

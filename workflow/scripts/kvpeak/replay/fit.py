@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 
+from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import Shapes, weight_tensors
-from kvpeak.replay.prediction import MIB, run_peaks, workload
+from kvpeak.replay.prediction import run_peaks, workload
 from kvpeak.replay.traces import Qwen2, Script, host_mask_bytes
 
 FACTORS = (1, 2, 4)  # prealloc's room for tokens, in units of prompt + generated tokens

@@ -3,6 +3,7 @@
 import contextlib
 import mmap
 
+from kvpeak.base.numbers import MIB
 from kvpeak.system import machine
 
 HUGE_PAGE = (
@@ -80,4 +81,4 @@ class DeviceMemory(HostMemory):
     def available_mib(self) -> float:
         """What CUDA says is free; on Metal, which shares the machine's memory, what the system says."""
         free = self._mx.device_info().get("free_memory")
-        return super().available_mib() if free is None else free / 2**20
+        return super().available_mib() if free is None else free / MIB

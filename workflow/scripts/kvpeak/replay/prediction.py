@@ -4,6 +4,7 @@ from collections import Counter
 from functools import cache
 from itertools import takewhile
 
+from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import Shapes, weight_tensors
 from kvpeak.replay.pools import CandlePool, size_class
 from kvpeak.replay.replay import FastReplay, Replay, place_of
@@ -17,7 +18,6 @@ from kvpeak.replay.traces import (
     scores_bytes,
 )
 
-MIB = 2**20
 HEAPS = ("private", "shared")
 
 # The two constants that are fitted to the finding's 18 peaks (replay_finding.py; docs/replay.md).

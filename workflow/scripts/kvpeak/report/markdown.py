@@ -3,6 +3,8 @@
 import math
 import re
 
+from kvpeak.base.numbers import signed
+
 
 class Markdown(str):
     """Text that already is Markdown and is not escaped again."""
@@ -48,16 +50,3 @@ def table(header: list[str], rows: list[list], right: str = "") -> Markdown:
     alignment = [("--:" if mark == "r" else "---") for mark in right.ljust(len(header))]
     lines = [header, alignment, *([escape(value) for value in row] for row in rows)]
     return Markdown("\n".join(f"| {' | '.join(line)} |" for line in lines))
-
-
-def percent(value, digits: int = 1, sign: bool = True) -> Markdown:
-    """A share as a percentage: 0.05 → +5.0 %, without `sign` 5.0 %; '–' if there is none."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return Markdown("–")
-    return Markdown(signed(100 * value, f"{'+' if sign else ''},.{digits}f") + " %")
-
-
-def signed(value: float, form: str) -> str:
-    """A number with a true minus, and with no sign where it is shown as zero."""
-    text = format(value, form).replace("-", "−")
-    return text if text.strip("+−0.") else text.lstrip("+−")

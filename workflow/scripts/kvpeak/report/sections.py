@@ -6,7 +6,8 @@ from dataclasses import replace
 from kvpeak.analysis.claims import FAILS, HOLDS, NOT_MEASURED, NOT_TESTABLE, pool_growth_mib
 from kvpeak.analysis.comparisons import SPEED_NAMES, Comparison, Pair, lead
 from kvpeak.analysis.results import SPEEDS, Results
-from kvpeak.experiment.matrix import AXES
+from kvpeak.base.axes import AXES
+from kvpeak.base.numbers import MIB, percent
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, code, number
 
@@ -29,7 +30,6 @@ SIDES = {  # columns of the summary that should be equal on both sides of a pair
 }
 SIGNS = {FAILS: "✗ **fails**", NOT_TESTABLE: "? not testable", HOLDS: "✓ holds"}
 GROWING = ("cat", "cat-contiguous")
-MIB = 2**20
 
 
 def comparison_section(comparison: Comparison) -> dict:
@@ -249,9 +249,9 @@ def growth_section(results: Results) -> dict | None:
         lambda row: [
             number(row["predicted"], 1),
             number(row["pool"], 1),
-            markdown.percent(row["pool"] / row["predicted"] - 1),
+            percent(row["pool"] / row["predicted"] - 1),
             number(row["process"], 1),
-            markdown.percent(row["process"] / row["predicted"] - 1),
+            percent(row["process"] / row["predicted"] - 1),
         ],
     )
     return {
@@ -294,10 +294,10 @@ def limits_section(summary: list[dict], calibrations: dict[str, dict], dtypes: d
         lambda row: [
             number(row["prefill_flops"] / 1e9, 1),
             number(row["flop_s"] / 1e9, 1),
-            markdown.percent(row["flop_share"], 0, sign=False),
+            percent(row["flop_share"], 0, sign=False),
             number(row["decode_bytes"] / MIB, 1),
             number(row["byte_s"] / 1e9, 2),
-            markdown.percent(row["byte_share"], 0, sign=False),
+            percent(row["byte_share"], 0, sign=False),
         ],
     )
     return {

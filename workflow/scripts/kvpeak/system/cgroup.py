@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-MIB = 1 << 20
+from kvpeak.base.numbers import MIB
+
 NO_LIMIT = 1 << 60  # version 1 writes a huge number where there is no limit
 
 

@@ -14,9 +14,8 @@ from pathlib import Path
 
 import psutil
 
+from kvpeak.base.numbers import MIB
 from kvpeak.system.cgroup import memory_limits
-
-MIB = 1 << 20
 
 BUSY_CPUS = 0.5  # processors that other processes may keep busy on average
 COUNTS = 10  # at most: of processes that come and go meanwhile

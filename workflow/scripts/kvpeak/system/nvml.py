@@ -7,8 +7,7 @@ import ctypes
 from types import ModuleType
 
 from kvpeak.base.errors import UserError
-
-MIB = 1 << 20
+from kvpeak.base.numbers import MIB
 
 # nvml.h: nvmlClocksEventReasons, in the order of their bits. The first four are not a fault of the machine.
 REASONS = {

@@ -20,7 +20,7 @@ import struct
 import sys
 from dataclasses import dataclass
 
-MIB = 1 << 20
+from kvpeak.base.numbers import MIB
 
 
 @dataclass(frozen=True, slots=True)

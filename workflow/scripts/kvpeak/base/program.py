@@ -1,0 +1,88 @@
+"""How every program starts and ends: one style of --help, one line for what went wrong, one set of exit codes.
+
+A command is a module with a docstring (its help), `arguments(parser)` and `run(given)`, which returns an exit code
+or None for 0.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+from kvpeak.base.errors import UserError
+
+DONE = 0
+FAILED = 1  # a mistake of the user's, a file that cannot be read or written, a claim that fails
+USAGE = 2  # the command line cannot be understood
+INTERRUPTED = 130  # as shells report SIGINT
+CLOSED_PIPE = 141  # as shells report SIGPIPE
+
+
+class Usage(UserError):
+    """The command line cannot be understood."""
+
+
+class Parser(argparse.ArgumentParser):
+    """An argument parser whose errors are one line, and whose help keeps the paragraphs of its text."""
+
+    def __init__(self, **options):
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(**options)
+
+    def error(self, message: str):
+        """Raise Usage instead of printing the usage and exiting."""
+        raise Usage(f"{message}; see {self.prog} --help")
+
+
+def main(command: ModuleType, argv: list[str] | None = None, name: str | None = None) -> int:
+    """Run a command with the arguments of the command line; returns its exit code."""
+    name = name or command.__name__.rsplit(".", 1)[-1]
+
+    def start() -> int | None:
+        parser = Parser(prog=name, description=command.__doc__)
+        command.arguments(parser)
+        return command.run(parser.parse_args(argv))
+
+    return ended(name, start)
+
+
+def ended(name: str, run: Callable[[], int | None]) -> int:
+    """The exit code of `run`; what it raises for the person at the keyboard becomes one line on standard error."""
+    try:
+        code = run() or DONE
+        sys.stdout.flush()
+        return code
+    except Usage as error:
+        return _say(name, str(error), USAGE)
+    except UserError as error:
+        return _say(name, str(error), FAILED)
+    except BrokenPipeError:
+        _drop_output()
+        return _say(name, "standard output was closed", CLOSED_PIPE)
+    except OSError as error:
+        _drop_output()
+        where = error.filename or "standard output"
+        return _say(name, f"{where}: {error.strerror or error}", FAILED)
+    except KeyboardInterrupt:
+        return _say(name, "interrupted", INTERRUPTED)
+
+
+def _say(name: str, message: str, code: int) -> int:
+    """Print one line that begins with the program's name; returns `code`."""
+    line = " ".join(message.split())
+    try:
+        print(f"{name}: {line}", file=sys.stderr, flush=True)
+    except OSError:  # standard error is closed or full too; the code still tells
+        _drop_output()
+    return code
+
+
+def _drop_output() -> None:
+    """Let the interpreter's last flush go nowhere, so that it does not fail a second time."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            os.dup2(nowhere, stream.fileno())

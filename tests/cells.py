@@ -16,6 +16,7 @@ ENGINE = """#!{python}
 import json, os, signal, subprocess, sys, time
 
 request = json.load(open(sys.argv[2]))
+MIB = 1 << 20
 
 def say(event, **keys):
     print(json.dumps({{"event": event, **keys}}), flush=True)

@@ -205,7 +205,7 @@ def test_random_weights_come_without_importing_transformers():
     program = """
 import json, sys
 from kvpeak.live import loading
-models.random_model(json.load(open("config/models/qwen2-tiny.json")), 0, None)
+loading.random_model(json.load(open("config/models/qwen2-tiny.json")), 0, None)
 assert "transformers" not in sys.modules
 from mlx_lm import stream_generate
 assert callable(stream_generate)

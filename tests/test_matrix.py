@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from expand import plan_csv
 from kvpeak.experiment.config_file import ConfigError, load_yaml
 from kvpeak.experiment.matrix import Matrix, load_matrix
+from kvpeak.experiment.plan import plan_csv
 
 ROOT = Path(__file__).parents[1]
 BASE = {

@@ -30,12 +30,13 @@ shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from calibrate import DTYPES
-from expand import plan_summary
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system.lock import hold_project
-from kvpeak.experiment.matrix import digest, load_matrix
+from kvpeak.experiment.matrix import load_matrix
+from kvpeak.experiment.plan import plan_summary
+from kvpeak.experiment.requests import build_entry, digest
 
 gc.set_threshold(
     1_000_000

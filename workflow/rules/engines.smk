@@ -26,7 +26,7 @@ rule engine:
         "results/logs/engines/{commit}.log",
     threads: workflow.cores
     params:
-        entry=lambda wildcards: json.dumps(MATRIX.build_entry(wildcards.commit)),
+        entry=lambda wildcards: json.dumps(build_entry(MATRIX.commits[wildcards.commit])),
     message:
         "Building {wildcards.commit}"
     shell:

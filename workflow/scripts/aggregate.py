@@ -9,11 +9,12 @@ from functools import cache
 from pathlib import Path
 from statistics import fmean
 
-from kvpeak.analysis.least_work import GROWING, decode_bytes, prefill_flops
+from kvpeak.analysis.least_work import decode_bytes, prefill_flops
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import RUNS, SUMMARY
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
+from kvpeak.base.kv_caches import keeps_all
 from kvpeak.inputs.shapes import ITEMSIZE, Shapes, kv_bytes_per_token, read_shapes
 
 PEAKS = (
@@ -110,7 +111,7 @@ def work(record: dict) -> dict:
     found["kv_bytes_per_token"] = kv_bytes_per_token(config, dtype)
     shapes = shapes_of(request["model"]["folder"], dtype)
     live = record["engine"].get("method", "live") == "live"
-    if shapes is None or not live or request["kv_cache"] not in GROWING:
+    if shapes is None or not live or not keeps_all(request["kv_cache"]):
         return found
     tokens, generated = request["prompt"]["tokens"], request["protocol"]["generate"]
     chunk = request["options"].get("prefill_chunk", "whole")

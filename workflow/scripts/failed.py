@@ -11,9 +11,9 @@ from pathlib import Path
 
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
+from kvpeak.base.layout import CELLS
 from kvpeak.experiment.matrix import Matrix, load_matrix
 from kvpeak.experiment.status import (
-    CELLS,
     NOT_MEASURED,
     Missing,
     forget,

@@ -16,6 +16,7 @@ from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
+from kvpeak.base.kv_caches import kv_cache
 from kvpeak.base.numbers import percent
 from kvpeak.experiment.matrix import Matrix, load_matrix
 from kvpeak.experiment.status import missing_cells
@@ -123,6 +124,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "methods": names_of(summary, "method"),
         "variants": names_of(summary, "variant"),
         "kv_caches": names_of(summary, "kv_cache"),
+        "kv_cache_words": {c: kv_cache(c).words for c in names_of(summary, "kv_cache")},
         "caps": names_of(summary, "cap"),
         "machines": names_of(summary, "machine"),
         "harness": names_of(summary, "harness"),

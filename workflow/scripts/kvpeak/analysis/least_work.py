@@ -6,8 +6,6 @@ weights that fit in a cache are read faster than memory can deliver them.
 
 from kvpeak.inputs.shapes import Shapes, weight_tensors
 
-GROWING = ("cat", "cat-contiguous", "prealloc", "mlx-lm")  # caches that keep every token as it is
-
 
 def attended(tokens: int, chunk: int) -> int:
     """Pairs of a query and a key whose scores a prefill in chunks makes: each chunk against all tokens up to its end.

@@ -5,8 +5,6 @@ import json
 import os
 from pathlib import Path
 
-FAILURE = "failure.txt"  # in the folder of a cell's start that failed: the cause in one line
-
 
 def write_json(path: Path, data) -> None:
     """Write JSON to a temporary name beside `path`, then rename it; makes the folder."""

@@ -11,10 +11,10 @@ from jsonschema.exceptions import ValidationError, relevance
 from jsonschema.validators import extend
 
 from kvpeak.base.errors import UserError
+from kvpeak.experiment.schema import expected, schema
 
 MOST_ENTRIES = 1_000_000  # a matrix of 10,000 prompts has 20,000
 MOST_TEXT = 1000  # characters of a message
-SCHEMAS = Path(__file__).parents[3] / "schemas"
 
 
 # JSON Schema counts 2.0 as an integer; a range does not.
@@ -135,8 +135,7 @@ def validate(data, schema_name: str, file: Path | str) -> None:
 
     Raises ConfigError for the most telling violation.
     """
-    schema = json.loads((SCHEMAS / schema_name).read_text(encoding="utf-8"))
-    errors = list(_Validator(schema).iter_errors(data))
+    errors = list(_Validator(schema(schema_name)).iter_errors(data))
     if errors:
         raise _one_line(min(errors, key=lambda error: (len(error.path), str(error.path))), file)
 
@@ -148,39 +147,34 @@ def _one_line(error: ValidationError, file) -> ConfigError:
             break
         error = deepest
     path = list(error.absolute_path)
+    where = key_path(path) or "top level"
     if error.validator == "additionalProperties":
-        known = sorted(error.schema.get("properties", {}))
-        key = next(
-            key
-            for key in error.instance
-            if key not in known and not any_pattern(error.schema, str(key))
-        )
-        return ConfigError(
-            file,
-            key_path([*path, key]),
-            f"unknown key{did_you_mean(key, known)}; expected one of {', '.join(known)}",
-        )
+        return _unknown_key(error, path, file)
     if error.validator == "uniqueItems":
         twice = next(item for item in error.instance if error.instance.count(item) > 1)
         return ConfigError(file, key_path(path), f"{shown(twice)} is given twice; keep one")
     if error.validator == "required":
         key = next(key for key in error.validator_value if key not in error.instance)
-        described = error.schema.get("properties", {}).get(key, {}).get("description", "")
-        return ConfigError(
-            file,
-            key_path(path) or "top level",
-            f"key {key} is missing{described and ': ' + described}",
-        )
-    if (
-        error.parent is None and error.validator == "propertyNames"
-    ) or "propertyNames" in error.schema_path:
-        expected = error.schema.get("description", "another name")
-        return ConfigError(
-            file, key_path([*path, error.instance]), f"bad name; expected {expected}"
-        )
-    expected = error.schema.get("description") or _constraint(error)
+        described = expected(error.schema.get("properties", {}).get(key, {}))
+        return ConfigError(file, where, f"key {key} is missing{described and ': ' + described}")
+    if "propertyNames" in (*error.schema_path, error.validator):
+        name = error.schema.get("description", "another name")
+        return ConfigError(file, key_path([*path, error.instance]), f"bad name; expected {name}")
+    what = expected(error.schema) or _constraint(error)
+    return ConfigError(file, where, f"{shown(error.instance)}: expected {what}")
+
+
+def _unknown_key(error: ValidationError, path: list, file) -> ConfigError:
+    known = sorted(error.schema.get("properties", {}))
+    key = next(
+        key
+        for key in error.instance
+        if key not in known and not any_pattern(error.schema, str(key))
+    )
     return ConfigError(
-        file, key_path(path) or "top level", f"{shown(error.instance)}: expected {expected}"
+        file,
+        key_path([*path, key]),
+        f"unknown key{did_you_mean(key, known)}; expected one of {', '.join(known)}",
     )
 
 

@@ -7,13 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import FAILURE
 from kvpeak.experiment.matrix import Matrix
 
-CELLS = Path("results/cells")
-LOGS = Path("results/logs")
 DID_NOT_FIT = ("oom", "guard")
 NOT_MEASURED = ("oom", "guard", "timeout", "unsupported", "skipped")
 HEAD = 2048  # bytes; cell.json begins with the cell and its outcome
@@ -30,11 +28,11 @@ class Missing:
 
 def outcome_of(cell: Cell) -> str | None:
     """How the cell ended; None if it has no result. Reads only the head of cell.json."""
-    folder = CELLS / cell.path
+    folder = layout.CELLS / cell.path
     try:
-        if not (folder / "runs.csv").exists():
+        if not (folder / layout.RUNS_FILE).exists():
             return None
-        with (folder / "cell.json").open("rb") as file:
+        with (folder / layout.RECORD_FILE).open("rb") as file:
             found = re.search(rb'^ "outcome": "(\w+)"', file.read(HEAD), re.MULTILINE)
     except OSError:
         return None
@@ -59,7 +57,7 @@ def to_be_skipped(matrix: Matrix) -> dict[Cell, str]:
 
     The same as would_exceed of every one, but it looks at each result once.
     """
-    if not matrix.protocol["skip_longer"] or not CELLS.exists():
+    if not matrix.protocol["skip_longer"] or not layout.CELLS.exists():
         return {}
     outcomes = {cell: outcome_of(cell) for cell in matrix.cells_here}
     did_not_fit = {cell for cell, end in outcomes.items() if _did_not_fit(matrix, cell, end)}
@@ -76,16 +74,16 @@ def to_be_skipped(matrix: Matrix) -> dict[Cell, str]:
 def missing_cells(matrix: Matrix) -> Iterator[Missing]:
     """The cells that run here and have no result, in the order of measurement."""
     for cell in matrix.cells_here:
-        if not (CELLS / cell.path / "runs.csv").exists():
-            yield Missing(cell, *_cause(cell, matrix.commits[cell.commit]["engine"]))
+        if not (layout.CELLS / cell.path / layout.RUNS_FILE).exists():
+            yield Missing(cell, *_cause(matrix, cell))
 
 
 def forget(cell: Cell) -> None:
     """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made if need be."""
-    folder, log = CELLS / cell.path, read_record(cell)["log"]
-    for name in ("runs.csv", "cell.json", "memory.csv"):  # the marker first
+    folder, log = layout.CELLS / cell.path, read_record(cell)["log"]
+    for name in reversed(layout.RESULT_FILES):  # the marker first
         if log and (folder / name).exists():
-            kept = LOGS / cell.path / Path(log).name / name
+            kept = layout.LOGS / cell.path / Path(log).name / name
             kept.parent.mkdir(parents=True, exist_ok=True)
             if not kept.exists():
                 shutil.copy2(folder / name, kept)
@@ -94,7 +92,7 @@ def forget(cell: Cell) -> None:
 
 def read_record(cell: Cell) -> dict:
     """The cell's cell.json. Raises UserError if it is not one."""
-    file = CELLS / cell.path / "cell.json"
+    file = layout.CELLS / cell.path / layout.RECORD_FILE
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -103,42 +101,41 @@ def read_record(cell: Cell) -> dict:
 
 def starts_of(cell: Cell) -> list[Path]:
     """The folders of all starts of the cell, oldest first."""
-    return sorted(folder for folder in (LOGS / cell.path).glob("*Z-*") if folder.is_dir())
+    return sorted(folder for folder in (layout.LOGS / cell.path).glob("*Z-*") if folder.is_dir())
 
 
-def _cause(cell: Cell, engine: str) -> tuple[str, Path | None]:
-    for made, log in _needed(cell, engine):
+def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
+    engine = matrix.commits[cell.commit]["engine"]
+    shapes = matrix.model_folder(cell) == str(layout.model_folder(cell.model, shapes=True))
+    for made, log in _needed(cell, engine, shapes):
         if not made.exists() and log.exists():
             return f"{made} was not made: {_last_line(log)}", log
     starts = starts_of(cell)
     if not starts:
         return "not run yet", None
-    failure = starts[-1] / FAILURE
+    failure = starts[-1] / layout.FAILURE_FILE
     if failure.exists():
         return _last_line(failure), starts[-1]
-    if (starts[-1] / "runs.csv").exists():
+    if (starts[-1] / layout.RUNS_FILE).exists():
         return "not run again since it was deleted", starts[-1]
     return "stopped before its end", starts[-1]
 
 
-def _needed(cell: Cell, engine: str) -> list[tuple[Path, Path]]:
-    """What has to be made before the cell can run, each with the log of its making."""
-    own = (
-        (Path("results/engines", cell.commit, "engine.json"), LOGS / f"engines/{cell.commit}.log")
-        if engine == "command"
-        else (
-            Path("results/envs", cell.commit, "environment.json"),
-            LOGS / f"envs/{cell.commit}.log",
-        )
-    )
-    return [
-        (Path("models", cell.model, "model.json"), LOGS / f"models/{cell.model}.log"),
-        (
-            Path("prompts", cell.model, f"{cell.prompt}.json"),
-            LOGS / f"prompts/{cell.model}/{cell.prompt}.log",
-        ),
-        own,
-    ]
+def _needed(cell: Cell, engine: str, shapes: bool) -> list[tuple[Path, Path]]:
+    """What has to be made before the cell can run, each with the log of its making.
+
+    A replay needs no prompt's token ids, and no model where its shapes are given.
+    """
+    model = f"{cell.model}.shapes" if shapes else cell.model
+    needed = [(layout.model_record(cell.model, shapes), layout.log_of("models", model))]
+    if engine != "candle-replay":
+        prompt = (cell.model, cell.prompt)
+        needed.append((layout.prompt_file(*prompt), layout.log_of("prompts", *prompt)))
+    if engine == "command":
+        own = (layout.engine_record(cell.commit), layout.log_of("engines", cell.commit))
+    else:
+        own = (layout.environment_record(cell.commit), layout.log_of("envs", cell.commit))
+    return [*needed, own]
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import mlx.core as mx
 
 from kvpeak.base.errors import Unsupported
+from kvpeak.base.kv_caches import kv_caches_of
 from kvpeak.live.loading import mlx_lm_module
 
 _mlx_lm = mlx_lm_module("cache")
@@ -93,7 +94,5 @@ def _cache_kind(name: str, length: int) -> tuple[Callable | None, tuple[type, ..
         return lambda: _mlx_lm.RotatingKVCache(int(rotating[1]), keep=ROTATING_KEEP), (plain,)
     if quantized := re.fullmatch(r"quantized-([48])", name):
         return lambda: _mlx_lm.QuantizedKVCache(QUANTIZED_GROUP, int(quantized[1])), (plain,)
-    raise Unsupported(
-        f"kv_cache {name}: expected cat, cat-contiguous, prealloc, mlx-lm, "
-        f"rotating-N (N above {ROTATING_KEEP}), quantized-4 or quantized-8"
-    )
+    known = ", ".join(kv_caches_of("mlx"))
+    raise Unsupported(f"kv_cache {name}: expected {known} (N above {ROTATING_KEEP})")

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
 
+from kvpeak.base.kv_caches import kv_caches_of
 from kvpeak.inputs.shapes import Shapes
 
-KV_CACHES = ("cat", "cat-contiguous", "prealloc")
+KV_CACHES = tuple(kv_caches_of("candle-replay"))
 ATTENTIONS = ("naive", "fused")
 WAITS = ("none", "op")
 LAYER_TENSORS = ("k_cache", "v_cache")  # one per layer; every other tensor exists once

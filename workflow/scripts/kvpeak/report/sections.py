@@ -7,6 +7,7 @@ from kvpeak.analysis.claims import FAILS, HOLDS, NOT_MEASURED, NOT_TESTABLE, poo
 from kvpeak.analysis.comparisons import SPEED_NAMES, Comparison, Pair, lead
 from kvpeak.analysis.results import SPEEDS, Results
 from kvpeak.base.axes import AXES
+from kvpeak.base.kv_caches import regrows
 from kvpeak.base.numbers import MIB, percent
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, code, number
@@ -29,7 +30,6 @@ SIDES = {  # columns of the summary that should be equal on both sides of a pair
     "generated_tokens": "generated different numbers of tokens",
 }
 SIGNS = {FAILS: "✗ **fails**", NOT_TESTABLE: "? not testable", HOLDS: "✓ holds"}
-GROWING = ("cat", "cat-contiguous")
 
 
 def comparison_section(comparison: Comparison) -> dict:
@@ -213,7 +213,7 @@ def growth_rows(results: Results) -> list[dict]:
     cap, kv_cache = AXES.index("cap"), AXES.index("kv_cache")
     found = []
     for cell, row in results.summary.items():
-        if cell[kv_cache] not in GROWING or cell[cap] != "none" or row["method"] != "live":
+        if not regrows(cell[kv_cache]) or cell[cap] != "none" or row["method"] != "live":
             continue
         other = results.summary.get((*cell[:kv_cache], "prealloc", *cell[kv_cache + 1 :]))
         sides = [side for side in (row, other) if side and side["outcome"] == "ok"]

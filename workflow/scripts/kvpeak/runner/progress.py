@@ -4,7 +4,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from kvpeak.base.files import FAILURE
+from kvpeak.base.layout import FAILURE_FILE
 from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
 from kvpeak.runner.watch import Watched
 
@@ -30,7 +30,7 @@ class Progress:
         """Into the attempt's folder only: the program prints the cause itself."""
         self._log(f"{self._head}: failed: {cause}")
         if self._file:
-            self._file.with_name(FAILURE).write_text(f"{cause}\n", encoding="utf-8")
+            self._file.with_name(FAILURE_FILE).write_text(f"{cause}\n", encoding="utf-8")
 
     def phase(self, watched: Watched) -> None:
         """One line when a phase begins, with the figures so far."""

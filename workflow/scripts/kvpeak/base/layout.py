@@ -1,0 +1,63 @@
+"""Where everything of a project lies, relative to its root. The Snakefile's header explains the grammar."""
+
+from pathlib import Path
+
+MATRIX = Path("config/matrix.yaml")
+EXPECTED = "expected.yaml"  # beside the matrix
+RESULTS = Path("results")
+PLAN = RESULTS / "plan.csv"
+RUNS = RESULTS / "runs.csv"
+SUMMARY = RESULTS / "summary.csv"
+CHECKS = RESULTS / "checks.csv"
+CELLS = RESULTS / "cells"
+LOGS = RESULTS / "logs"
+REPLAY = RESULTS / "replay"
+CALIBRATION = RESULTS / "calibration"
+FINDING = Path("report/finding.md")
+FIGURES = Path("report/figures")
+MODELS = Path("models")
+PROMPTS = Path("prompts")
+
+# A cell's result; the last one is its marker. A copy of each lies in the folder of the start that gave it.
+MEMORY_FILE, RECORD_FILE, RUNS_FILE = RESULT_FILES = ("memory.csv", "cell.json", "runs.csv")
+FAILURE_FILE = "failure.txt"  # in the folder of a start that failed: the cause in one line
+
+
+def model_folder(model: str, shapes: bool = False) -> Path:
+    """The model's folder, or that of its shapes alone, which is what a replay needs."""
+    return MODELS / "shapes" / model if shapes else MODELS / model
+
+
+def model_record(model: str, shapes: bool = False) -> Path:
+    """What the model is, with the hash of every file."""
+    return model_folder(model, shapes) / "model.json"
+
+
+def prompt_file(model: str, prompt: str) -> Path:
+    """The prompt's token ids for that model."""
+    return PROMPTS / model / f"{prompt}.json"
+
+
+def environment_record(commit: str) -> Path:
+    """What the commit's engine runs in."""
+    return RESULTS / "envs" / commit / "environment.json"
+
+
+def environment_python(commit: str) -> Path:
+    """The interpreter of an environment that was made for the commit."""
+    return RESULTS / "envs" / commit / "venv/bin/python"
+
+
+def engine_record(commit: str) -> Path:
+    """Which revision of an external engine was built, and with what."""
+    return RESULTS / "engines" / commit / "engine.json"
+
+
+def engine_source(commit: str) -> Path:
+    """The checkout in which an external engine was built and runs."""
+    return RESULTS / "engines" / commit / "source"
+
+
+def log_of(*names: str) -> Path:
+    """The log of a step that is not a cell: models/NAME, prompts/MODEL/NAME, envs/NAME, engines/NAME."""
+    return LOGS.joinpath(*names[:-1], f"{names[-1]}.log")

@@ -1,0 +1,121 @@
+"""What the parts of a matrix ask of each other: selectors, comparisons, caps and lengths."""
+
+import re
+from pathlib import Path
+
+from kvpeak.base.axes import AXES
+from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
+from kvpeak.experiment.engines import COMMAND, ENGINES
+
+# The section of matrix.yaml that lists the names on each axis.
+SECTION = dict(
+    zip(AXES, ("commits", "models", "prompts", "kv_caches", "caps", "variants"), strict=True)
+)
+
+
+def check_matrix(matrix) -> None:
+    """Raises ConfigError for the first thing in a Matrix that does not fit the rest of it."""
+    _check_selectors(matrix)
+    _check_compare(matrix)
+    _check_caps(matrix)
+    _check_prompts(matrix)
+
+
+def _check_selectors(matrix) -> None:
+    for key in ("exclude", "include"):
+        for number, selector in enumerate(getattr(matrix, key)):
+            for axis, names in selector.items():
+                for name in sorted(names - set(matrix.axis(axis))):
+                    raise ConfigError(
+                        matrix.file,
+                        f"{key}[{number}].{axis}",
+                        f"{shown(name)} selects nothing; expected a name of {SECTION[axis]}"
+                        f"{did_you_mean(name, matrix.axis(axis))}: {_listed(matrix.axis(axis))}",
+                    )
+    if not matrix.combinations:
+        raise ConfigError(
+            matrix.file, "exclude", "leaves no cell; remove a selector or add an include"
+        )
+
+
+def _check_compare(matrix) -> None:
+    for number, entry in enumerate(matrix.compare):
+        names = matrix.axis(entry["axis"])
+        for key in ("before", "after"):
+            if entry[key] not in names:
+                raise ConfigError(
+                    matrix.file,
+                    f"compare[{number}].{key}",
+                    f"{shown(entry[key])} is not on the axis {entry['axis']}; expected one of "
+                    f"{_listed(names)}{did_you_mean(entry[key], names)}",
+                )
+        if entry["before"] == entry["after"]:
+            raise ConfigError(
+                matrix.file,
+                f"compare[{number}].after",
+                f"{shown(entry['after'])} is also before; "
+                f"expected another name of {_listed(names)}",
+            )
+
+
+def _check_caps(matrix) -> None:
+    engines = sorted({entry["engine"] for entry in matrix.commits.values()})
+    if COMMAND in engines:
+        return
+    for number, cap in enumerate(matrix.caps):
+        if not any(re.fullmatch(ENGINES[name].caps, cap) for name in engines):
+            takes = "; ".join(f"{name} takes {ENGINES[name].cap_hint}" for name in engines)
+            raise ConfigError(
+                matrix.file,
+                f"caps[{number}]",
+                f"{shown(cap)}: no engine of commits has this cap; {takes}",
+            )
+
+
+def _check_prompts(matrix) -> None:
+    used = dict.fromkeys((cell.prompt, cell.model) for cell in matrix.combinations)
+    for prompt, model in sorted(used, key=lambda names: list(matrix.prompts).index(names[0])):
+        _check_positions(matrix, prompt, model)
+        _check_corpus(matrix.file, prompt, matrix.prompts[prompt])
+
+
+def _check_positions(matrix, prompt: str, model: str) -> None:
+    positions = matrix.shapes(model).get("max_position_embeddings")
+    if not isinstance(positions, int):
+        return
+    tokens, generate = matrix.prompts[prompt]["tokens"], matrix.generate(model)
+    if generate >= positions:
+        own = "generate" in matrix.models[model]
+        raise ConfigError(
+            matrix.file,
+            f"models.{model}.generate" if own else "protocol.generate",
+            f"{generate}: expected fewer than the {positions} positions of {model}",
+        )
+    if tokens + generate > positions:
+        raise ConfigError(
+            matrix.file,
+            f"prompts.{prompt}.tokens",
+            f"{tokens} and {generate} generated are more than the {positions} positions of "
+            f"{model}; expected at most {positions - generate}, "
+            f"or exclude {{model: {model}, prompt: {prompt}}}",
+        )
+
+
+def _check_corpus(file, prompt: str, entry: dict) -> None:
+    try:
+        size = Path(entry["corpus"]).stat().st_size
+    except OSError:
+        raise ConfigError(
+            file, f"prompts.{prompt}.corpus", f"{shown(entry['corpus'])}: no such file"
+        ) from None
+    if entry["tokens"] > size:  # a token is at least one byte
+        raise ConfigError(
+            file,
+            f"prompts.{prompt}.tokens",
+            f"{entry['tokens']} is longer than the corpus {entry['corpus']} ({size} bytes); "
+            "expected a shorter prompt or a longer corpus",
+        )
+
+
+def _listed(names: list[str], most: int = 8) -> str:
+    return ", ".join(names[:most]) + (f", … ({len(names)} in all)" if len(names) > most else "")

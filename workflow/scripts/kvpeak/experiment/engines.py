@@ -1,0 +1,98 @@
+"""What each engine takes on the axes that not every engine has, and why a cell is not for it."""
+
+import re
+from dataclasses import dataclass
+
+from kvpeak.base.axes import Cell
+from kvpeak.base.kv_caches import has_kv_cache
+from kvpeak.protocol import command
+from kvpeak.system import host
+
+
+@dataclass(frozen=True)
+class Engine:
+    """caps: a pattern of whole names. commit_keys: of an entry in `commits`, beside `engine`."""
+
+    caps: str
+    cap_hint: str
+    options: tuple[str, ...]
+    commit_keys: tuple[str, ...] = ()
+
+
+ENGINES = {
+    "mlx": Engine(
+        caps=r"none|\d+(KiB|MiB|GiB)",
+        cap_hint="none or bytes such as 64MiB",
+        options=("attention", "prefill_chunk"),
+        commit_keys=("packages",),
+    ),
+    "candle-replay": Engine(
+        caps=r"none|\d+x",
+        cap_hint="none or a reuse ratio such as 4x",
+        options=("attention", "prefill_chunk", "buffers"),
+    ),
+}
+COMMAND = "command"  # any external program, which says itself what it has
+COMMAND_KEYS = (
+    *("repository", "revision", "build", "verify", "run", "needs", "output"),
+    *("kv_caches", "caps"),
+)
+
+
+def commit_keys(engine: str) -> tuple[str, ...]:
+    """The keys that a commit of the engine may have beside `engine`."""
+    return COMMAND_KEYS if engine == COMMAND else ENGINES[engine].commit_keys
+
+
+def not_applicable(name: str, cell: Cell, options: dict) -> str:
+    """Why the engine `name` has not what the cell asks for, or ''. options: of the cell's variant."""
+    engine = ENGINES[name]
+    if not re.fullmatch(engine.caps, cell.cap):
+        return f"not applicable: engine {name} has no cap {cell.cap} (it takes {engine.cap_hint})"
+    if not has_kv_cache(name, cell.kv_cache):
+        return f"not applicable: engine {name} has no KV cache {cell.kv_cache}"
+    for option, value in options.items():
+        if option not in engine.options:
+            return f"not applicable: engine {name} has no option {option} ({value})"
+    return ""
+
+
+def no_pool_on_cpu(commit: dict) -> str:
+    """Why a cap means nothing for this MLX on a CPU, or ''.
+
+    MLX got a buffer pool on the CPU with 0.32.0; before, its limit does nothing and reads back as 0.
+    """
+    version = commit.get("packages", {}).get("mlx", "")
+    numbers = re.match(r"(\d+)\.(\d+)", version)
+    if not numbers or (int(numbers[1]), int(numbers[2])) >= (0, 32):
+        return ""
+    return (
+        f"not applicable: mlx {version} has no buffer pool on the CPU to cap (it came with 0.32.0)"
+    )
+
+
+def command_not_applicable(commit: dict, cell: Cell, kv_caches: list, caps: list, variants: list):
+    """Why an external program has not what the cell asks for, or ''.
+
+    It has a KV cache, cap or variant only if it can be told which, or says it has it. kv_caches, caps,
+    variants: the matrix's.
+    """
+    told = {name for argument in commit["run"] for name in command.placeholders(argument)}
+    has = {
+        "kv_cache": commit.get("kv_caches", kv_caches if "kv_cache" in told else []),
+        "cap": commit.get("caps", caps if "cap" in told else ["none"]),
+        "variant": variants[: None if "variant" in told else 1],
+    }
+    for axis, names in has.items():
+        if (name := getattr(cell, axis)) not in names:
+            return f"not applicable: {cell.commit} has no {axis} {name}"
+    return ""
+
+
+def needs_not_met(needs: dict) -> str:
+    """Why an external program's needs are not met on this machine, or ''."""
+    wanted = needs.get("os")
+    if wanted and wanted != host.operating_system():
+        return f"not here: needs {wanted}, this is {host.operating_system()}"
+    missing = command.missing_programs(needs.get("programs", []))
+    return f"not here: needs {missing[0]} on the PATH" if missing else ""

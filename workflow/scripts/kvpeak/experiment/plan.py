@@ -1,0 +1,46 @@
+"""The plan of a matrix: every cell, and whether and why it does not run here."""
+
+import csv
+import io
+from collections import Counter
+
+from kvpeak.base import layout
+from kvpeak.base.axes import Cell
+from kvpeak.base.columns import PLAN
+from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.requests import digest
+from kvpeak.experiment.status import to_be_skipped, would_exceed
+
+
+def plan_csv(matrix: Matrix) -> str:
+    """The plan as CSV text, one row per cell and round."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(PLAN.names)
+    for cell, reason in matrix.plan():
+        here = "no" if reason else "yes"
+        writer.writerow((*cell.axes, cell.round, here, reason, layout.CELLS / cell.path))
+    return text.getvalue()
+
+
+def plan_summary(matrix: Matrix) -> str:
+    """The plan in a few lines for the terminal."""
+    reasons = Counter(reason for _, reason in matrix.plan())
+    here = reasons.pop("", 0)
+    lines = [f"{matrix.file}: {here + reasons.total()} cells, {here} run here"]
+    lines += [f"  {count} do not: {reason}" for reason, count in reasons.most_common()]
+    skipped = Counter(to_be_skipped(matrix).values())
+    lines += [f"  {count} skipped: {why}" for why, count in skipped.most_common()]
+    return "\n".join(lines)
+
+
+def told(matrix: Matrix, cell: Cell) -> dict:
+    """What the runner has to know of a cell.
+
+    `request`; its `digest`; why to `skip` it ('': it is to be measured); and its `position` in the
+    order of measurement, 'k/n' (null: it does not run here).
+    """
+    request, order = matrix.request(cell), matrix.cells_here
+    position = f"{order.index(cell) + 1}/{len(order)}" if cell in order else None
+    skip = would_exceed(matrix, cell)
+    return {"request": request, "digest": digest(request), "skip": skip, "position": position}

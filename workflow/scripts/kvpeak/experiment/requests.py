@@ -1,0 +1,72 @@
+"""The request that starts a cell's engine (docs/protocol.md), made from the matrix's entries."""
+
+import hashlib
+import json
+
+from kvpeak.base import layout
+from kvpeak.base.axes import Cell
+from kvpeak.system import host
+
+_RUN_PROTOCOL = (
+    *("warmup", "recorded", "generate", "ignore_eos"),
+    *("repeat_penalty", "repeat_window"),
+)
+
+
+def model_folder(commit: dict, name: str, model: dict) -> str:
+    """Where the cell's model lies. A replay needs shapes only, and none of a model's weights if the
+    matrix says where its config is."""
+    shapes = commit["engine"] == "candle-replay" and "config" in model
+    return str(layout.model_folder(name, shapes))
+
+
+def request(cell: Cell, commit: dict, model: dict, prompt: dict, options: dict, protocol: dict):
+    """The request of one cell: its six entries, and the protocol."""
+    asked = {key: value for key, value in model.items() if key != "generate"}
+    if commit["engine"] == "candle-replay":
+        asked["weights"] = "none"
+    own = host.missing_packages(commit.get("packages", {}))
+    return {
+        "cell": cell.as_dict(),
+        "engine": commit["engine"],
+        "model": {
+            "name": cell.model,
+            "folder": model_folder(commit, cell.model, model),
+            **asked,
+        },
+        "prompt": {
+            "name": cell.prompt,
+            "tokens": prompt["tokens"],
+            "path": str(layout.prompt_file(cell.model, cell.prompt)),
+        },
+        "kv_cache": cell.kv_cache,
+        "cap": cell.cap,
+        "options": options,
+        "protocol": {key: protocol[key] for key in _RUN_PROTOCOL}
+        | {"generate": model.get("generate", protocol["generate"]), "seed": model["seed"]},
+        "limits": {"timeout_s": protocol["timeout_s"], "guard_fraction": protocol["guard"]},
+        **({"python": str(layout.environment_python(cell.commit))} if own else {}),
+        **({"external": _external(cell.commit, commit)} if "run" in commit else {}),
+    }
+
+
+def _external(name: str, commit: dict) -> dict:
+    """What the runner needs to know of a command: where it lies, its arguments and its output."""
+    source = layout.engine_source(name)
+    return {
+        "program": str(source / commit["run"][0]),
+        "folder": str(source),
+        "run": commit["run"],
+        "output": commit["output"],
+    }
+
+
+def build_entry(commit: dict) -> dict:
+    """What decides how an external engine is built."""
+    keys = ("repository", "revision", "build", "verify", "needs")
+    return {key: commit[key] for key in keys if key in commit} | {"run": commit["run"][:1]}
+
+
+def digest(asked: dict) -> str:
+    """Twelve hexadecimal digits that differ when a request does."""
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]

@@ -1,45 +1,67 @@
-"""Files that are there completely or not at all."""
+"""Writing: files that are there completely or not at all, and never through a link.
+
+Every file of the project is written here. A temporary name is new, random and opened exclusively, so that nobody who
+may write into the folder can have prepared it; renaming it replaces a link and not what the link points to.
+"""
 
 import contextlib
 import json
 import os
+import secrets
 from pathlib import Path
+
+from kvpeak.base.errors import UserError
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write one file and make its folder. Raises OSError."""
+    write_together(path.parent, {path.name: text})
 
 
 def write_json(path: Path, data) -> None:
-    """Write JSON to a temporary name beside `path`, then rename it; makes the folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    temporary.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    """Write JSON, one key a line, and make the folder.
+
+    Raises OSError, and ValueError for NaN and infinities.
+    """
+    write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
 def write_together(folder: Path, texts: dict[str, str]) -> None:
     """Write the files of `texts` (name → content) into `folder`; the last name is the marker.
 
     All are on the disk under temporary names before the first takes its own, and the old marker goes
-    before the others change: whoever finds the marker finds files that belong together. Raises OSError; if
-    that happens while writing, the old files are as they were and no temporary one is left.
+    before the others change: whoever finds the marker finds files that belong together. Raises OSError, and
+    ValueError for text that UTF-8 cannot hold; if that happens while writing, the old files are as they were and no temporary one is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = {name: folder / f".{name}.tmp" for name in texts}
+    temporary = {name: folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in texts}
     try:
         for name, text in texts.items():
             _write_through(temporary[name], text)
-        (folder / [*texts][-1]).unlink(missing_ok=True)
+        if len(texts) > 1:
+            (folder / [*texts][-1]).unlink(missing_ok=True)
         for name, file in temporary.items():
             file.replace(folder / name)
         _sync_folder(folder)
-    except OSError:
+    except (OSError, ValueError):
         for file in temporary.values():
             with contextlib.suppress(OSError):
                 file.unlink(missing_ok=True)
         raise
 
 
+def inside(root: Path, name: str | Path) -> Path:
+    """The path of `name` below `root`, resolved. Raises UserError if it leads out of it, by `..` or a link."""
+    path = (root / name).resolve()
+    if not path.is_relative_to(root.resolve()):
+        raise UserError(f"{name}: leads out of {root}; expected a path inside it")
+    return path
+
+
 def _write_through(file: Path, text: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with file.open("w", encoding="utf-8", newline="") as opened:
+        with os.fdopen(os.open(file, flags, 0o666), "w", encoding="utf-8", newline="") as opened:
             opened.write(text)
             opened.flush()
             os.fsync(opened.fileno())

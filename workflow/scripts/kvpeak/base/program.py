@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import ModuleType
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.text import plain
 
 DONE = 0
 FAILED = 1  # a mistake of the user's, a file that cannot be read or written, a claim that fails
@@ -70,9 +71,8 @@ def ended(name: str, run: Callable[[], int | None]) -> int:
 
 def _say(name: str, message: str, code: int) -> int:
     """Print one line that begins with the program's name; returns `code`."""
-    line = " ".join(message.split())
     try:
-        print(f"{name}: {line}", file=sys.stderr, flush=True)
+        print(f"{name}: {plain(message)}", file=sys.stderr, flush=True)
     except OSError:  # standard error is closed or full too; the code still tells
         _drop_output()
     return code

@@ -1,0 +1,34 @@
+"""Text of others, before it reaches a terminal, a log or a document."""
+
+import re
+import unicodedata
+
+# Control characters, lone surrogates, unassigned and private ones, and what changes the direction of text.
+_UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+_FORMULA = re.compile(r"[=+\-@\t\r]")
+
+
+def plain(text: str, most: int | None = None) -> str:
+    """The text as one line in which every character can be seen.
+
+    White space is one space; a character that is not printable, and one that changes the direction of the text, is
+    spelled as its code, such as \\x1b. With `most` the line has at most so many characters.
+    """
+    line = " ".join(text.split())
+    if not line.isascii() or not line.isprintable():
+        line = "".join(map(_seen, line))
+    return line if most is None or len(line) <= most else line[: most - 1] + "…"
+
+
+def csv_safe(text: str) -> str:
+    """The text such that a spreadsheet does not take it for a formula: an apostrophe before =, +, - and @."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def _seen(character: str) -> str:
+    if unicodedata.category(character) not in _UNSEEN:
+        return character
+    code = ord(character)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -1,0 +1,103 @@
+"""Reading what others wrote: results, tables, records and models that may come from a stranger.
+
+Whatever such a file is, reading it ends: it is a regular file, not larger than a limit, and what is wrong with it is
+one UserError that names it.
+"""
+
+import csv
+import io
+import json
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB
+
+MOST_BYTES = 256 * MIB
+LONGEST_FIELD = MIB  # bytes of one CSV field
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """The UTF-8 text of a regular file, without a byte-order mark.
+
+    Raises FileNotFoundError if there is none, and UserError if it is something else (a pipe, a device, a folder),
+    larger than `most` bytes, or not UTF-8.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise UserError(f"{path}: expected a regular file")
+    with os.fdopen(descriptor, "rb") as file:
+        content = file.read(most + 1)
+    if len(content) > most:
+        raise UserError(f"{path}: larger than {most // MIB:,} MiB")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path}: byte {error.start} is not UTF-8") from None
+
+
+def read_json(path: Path, most: int = MOST_BYTES):
+    """The value of a JSON file. Raises what read_text does, and UserError for anything that is not JSON."""
+    text = read_text(path, most)
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except RecursionError:
+        raise UserError(f"{path}: nested too deeply") from None
+    except ValueError as error:
+        raise UserError(f"{path}: expected JSON: {error}") from None
+
+
+def read_object(path: Path, most: int = MOST_BYTES) -> dict:
+    """The object of a JSON file. Raises what read_json does."""
+    found = read_json(path, most)
+    if not isinstance(found, dict):
+        raise UserError(f"{path}: expected a JSON object")
+    return found
+
+
+def read_csv(path: Path, needed: tuple[str, ...] = (), most: int = MOST_BYTES) -> list[dict]:
+    """The rows of a CSV file (comma-separated, one header line), each as column → text.
+
+    Raises what read_text does, and UserError if a column of `needed` is missing or the file is not such a table.
+    """
+    return list(csv_rows(read_text(path, most), path, needed))
+
+
+def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict]:
+    """The rows of a CSV text; `path` is for messages. Raises UserError."""
+    csv.field_size_limit(LONGEST_FIELD)
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    try:
+        header = reader.fieldnames or []
+        _check_header(header, path, needed)
+        for row in reader:
+            if None in row or None in row.values():
+                raise UserError(
+                    f"{path}: line {reader.line_num}: expected {len(header)} fields separated by commas"
+                )
+            yield row
+    except csv.Error as error:
+        raise UserError(f"{path}: line {reader.line_num}: {error}") from None
+
+
+def _check_header(header: list[str], path: Path, needed: tuple[str, ...]) -> None:
+    missing = [name for name in needed if name not in header]
+    if missing and len(header) == 1 and ";" in header[0]:
+        raise UserError(
+            f"{path}: its fields are separated by semicolons; expected commas and decimal points, as kvpeak writes them"
+        )
+    if missing:
+        found = ", ".join(header[:8]) or "nothing"
+        raise UserError(f"{path}: column {missing[0]} is not there; found {found[:200]}")
+
+
+def _no_number(name: str):
+    raise ValueError(f"{name} is no number")

@@ -66,6 +66,7 @@ columns: $(INSTALLED)
 	$(BIN)/python workflow/scripts/columns.py
 
 bench: $(DEV)
+	$(BIN)/python tests/bench/blas_speed.py
 	$(BIN)/python tests/bench/engine_speed.py
 	$(BIN)/python tests/bench/replay_speed.py
 	$(BIN)/python tests/bench/many_cells.py 1000 10000 50000

@@ -11,9 +11,9 @@ import pytest
 import yaml
 from disks import Disks
 
-from kvpeak.live.blas import load_openblas
+from kvpeak.live.blas import load_blas
 
-load_openblas()  # before any test imports MLX
+load_blas()  # before any test imports MLX
 
 ROOT = Path(__file__).parents[1]
 TINY_MATRIX = {

@@ -92,7 +92,7 @@ def test_the_engine_computes_with_as_many_threads_as_without_snakemake(
         for name in ("OPENBLAS_NUM_THREADS", "GOTO_NUM_THREADS", "OMP_NUM_THREADS"):
             monkeypatch.delenv(name, raising=False)
     plain = subprocess.run(
-        [sys.executable, "-c", "from kvpeak.live.blas import load_openblas; print(load_openblas())"],
+        [sys.executable, "-c", "from kvpeak.live.blas import load_blas; print(load_blas())"],
         cwd=project.folder / "workflow/scripts", capture_output=True, text=True, check=True,
     ).stdout.strip()  # fmt: skip
     cell = CELL.format("cat", "none")

@@ -23,7 +23,7 @@ import numpy as np
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "workflow/scripts"))
 
-from kvpeak.live.blas import load_openblas  # noqa: E402
+from kvpeak.live.blas import load_blas  # noqa: E402
 
 RESAMPLES = 9999
 
@@ -99,7 +99,7 @@ LOOPS = {"engine": engine_loop, "mlx-lm": mlx_lm_loop}
 
 def work(loop: str, arguments: argparse.Namespace) -> None:
     """One of the two processes: for each line of standard input, run once and print the figures."""
-    load_openblas()
+    load_blas()
     import mlx.core as mx
 
     from kvpeak.live.loading import random_model

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_json
-from kvpeak.live.blas import load_openblas
+from kvpeak.live.blas import load_blas
 
 DTYPES = ("float32", "bfloat16", "float16")
 SHORTEST_S = 0.02  # a product is long enough that starting it does not count
@@ -28,8 +28,8 @@ BUDGET_S = 0.5  # for each figure, or longer where that many take longer
 
 def measure(dtypes: list[str]) -> dict:
     """FLOP/s and bytes/s of each type, in this process's MLX: {blas, device, dtypes: {dtype: {flops, ...}}}."""
-    blas = load_openblas()
-    import mlx.core as mx  # after OpenBLAS, which has to come first
+    blas = load_blas()
+    import mlx.core as mx  # after the BLAS, which has to come first
 
     from kvpeak.live import device
 

@@ -60,7 +60,12 @@ def build(folder: Path, packages: dict[str, str]) -> Path:
     wanted = [requirement(*item, mlx_backend()) for item in packages.items()]
     uv = [sys.executable, "-m", "uv"]
     run(folder.name, [*uv, "venv", "--python", sys.executable, str(folder / "venv")])
-    run(folder.name, [*uv, "pip", "install", "--python", str(python), "-c", str(limits), *wanted])
+    install = [*uv, "pip", "install", "--python", str(python)]
+    run(folder.name, [*install, "-c", str(limits), *wanted])
+    scipy = installed_version("scipy")
+    if mlx_backend() == "cpu" and scipy and "scipy" not in packages:
+        # not imported: it brings the OpenBLAS that serves MLX (kvpeak/live/blas.py)
+        run(folder.name, [*install, "--no-deps", f"scipy=={scipy}"])
     return python
 
 

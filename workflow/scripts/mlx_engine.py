@@ -7,7 +7,7 @@ import re
 import sys
 
 from kvpeak.base.errors import Unsupported, UserError
-from kvpeak.live.blas import load_openblas
+from kvpeak.live.blas import load_blas
 from kvpeak.live.null_buffer import on_null_buffer
 from kvpeak.protocol.emit import Emit, peak_rss_mib, run_engine
 
@@ -21,8 +21,8 @@ NULL_BUFFER = "malloc gave MLX no memory (it used the null pointer as a buffer)"
 def answer(request: dict, emit: Emit) -> None:
     """Run the request; the last event is `done` or `outcome`. Raises UserError."""
     on_null_buffer(lambda: emit("outcome", outcome="oom", detail=NULL_BUFFER))
-    blas = load_openblas()
-    from kvpeak.live import session  # imports MLX, which OpenBLAS has to precede
+    blas = load_blas()
+    from kvpeak.live import session  # imports MLX, which the BLAS has to precede
 
     try:
         peaks = session.run_cell(request, blas, emit)

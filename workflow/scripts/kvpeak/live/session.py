@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -14,7 +13,6 @@ from mlx.utils import tree_flatten
 from kvpeak.base.errors import Unsupported, UserError
 from kvpeak.base.numbers import MIB
 from kvpeak.live import allocator, attention, device, loading
-from kvpeak.live.blas import REFERENCE
 from kvpeak.live.generation import Generation, Sampling, generate
 from kvpeak.live.kv_caches import make_caches
 from kvpeak.protocol.emit import Emit
@@ -27,7 +25,7 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def run_cell(request: dict, blas: str, emit: Emit) -> dict[str, float]:
+def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
     """Emit the events from `started` to the last `run`; return the peaks of the whole process in MiB.
 
     Raises Unsupported, UserError, and what MLX raises when it cannot allocate.
@@ -46,25 +44,18 @@ def run_cell(request: dict, blas: str, emit: Emit) -> dict[str, float]:
     return {key: max(each[key] for each in peaks) for key in peaks[0]}
 
 
-def start(cap: str, blas: str, emit: Emit) -> None:
+def start(cap: str, blas: str | None, emit: Emit) -> None:
     """Limit the pool and emit `started`. Raises Unsupported for a cap that MLX does not have here."""
     limit = allocator.cap_bytes(cap)
     honoured = allocator.limit_pool(limit)
     device.keep_resident()
-    on_cpu = device.accelerator() == "cpu"
     emit(
         "started",
         versions={name: version for name in PACKAGES if (version := installed_version(name))},
         device=device.describe(),
         cap_bytes=honoured,
-        blas=blas if on_cpu else None,
+        blas=blas if device.accelerator() == "cpu" else None,
     )
-    if on_cpu and blas == REFERENCE:
-        print(
-            "mlx_engine: no OpenBLAS on this system: float32 products are tens of times slower with the "
-            "reference BLAS; install libopenblas (Debian: libopenblas0-pthread)",
-            file=sys.stderr,
-        )
     if honoured is None and cap != "none":
         raise Unsupported(f"cap {cap}: this MLX keeps no pool here: set_cache_limit is a no-op")
 

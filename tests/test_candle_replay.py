@@ -71,6 +71,12 @@ def test_a_replay_has_runs_but_no_speed_and_says_who_holds_what(tmp_path):
     assert last["predicted_footprint_mib"] > last["peak_pool_mib"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_the_type_that_is_recorded_is_the_model_s_own(tmp_path, dtype):
+    _, conversation = start(tmp_path, shapes=SHAPES | {"torch_dtype": dtype}, buffers="counted")
+    assert conversation.first("loaded")["dtype"] == dtype
+
+
 def test_a_cap_lowers_the_peak_and_is_a_number_of_classes(tmp_path):
     peaks = {
         cap: start(tmp_path, cap, buffers="counted")[1].first("done")["peak_pool_mib"]

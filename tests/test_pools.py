@@ -3,14 +3,13 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from mlx_pools import MLXCpuPool, MLXPool
 
 from kvpeak.replay.pools import (
     PRIVATE,
     SHARED,
     USIZE_MAX,
     CandlePool,
-    MLXCpuPool,
-    MLXPool,
     Pool,
     size_class,
 )
@@ -265,3 +264,9 @@ def test_a_growing_cache_never_gets_back_what_it_freed_to_mlx():
         pool.give(size)
         size = grown
     assert pool.total == sum(100_000 + 1000 * step for step in range(50))
+
+
+def test_mlx_on_a_cpu_does_not_keep_what_would_take_it_over_its_limit():
+    pool = MLXCpuPool(1000)
+    freed(pool, 600, 500, 400)
+    assert pool.free_buffers() == {(PRIVATE, 600): 1, (PRIVATE, 400): 1}

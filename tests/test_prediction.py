@@ -6,14 +6,16 @@ from pathlib import Path
 
 import mlx.core as mx
 import pytest
+from mlx_pools import MLXCpuPool, mlx_decode_trace
 
 from kvpeak.analysis.claims import pool_growth_mib
 from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import find_shapes
-from kvpeak.replay.pools import CandlePool, MLXCpuPool, size_class
-from kvpeak.replay.prediction import predict, prefill_details, run_peaks, workload
+from kvpeak.replay.pools import CandlePool, size_class
+from kvpeak.replay.prediction import predict, prefill_details, run_peaks
 from kvpeak.replay.replay import Replay
-from kvpeak.replay.traces import Workload, candle_trace, mlx_decode_trace
+from kvpeak.replay.trace import candle_trace
+from kvpeak.replay.workload import Workload, workload
 
 CONFIG = Path(__file__).parents[1] / "config"
 QWEN = find_shapes("qwen2.5-0.5b-instruct")

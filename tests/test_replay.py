@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from kvpeak.inputs.shapes import find_shapes
 from kvpeak.replay.pools import CandlePool
 from kvpeak.replay.replay import FastReplay, Replay
-from kvpeak.replay.traces import ATTENTIONS, KV_CACHES, WAITS, Workload, candle_trace
+from kvpeak.replay.trace import candle_trace
+from kvpeak.replay.workload import ATTENTIONS, KV_CACHES, WAITS, Workload
 
 MODELS = [
     replace(find_shapes(name), layers=3, vocab=1000)

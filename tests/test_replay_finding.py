@@ -13,10 +13,11 @@ PROGRAM = ROOT / "workflow/scripts/replay_finding.py"
 sys.path.insert(0, str(PROGRAM.parent))
 
 import render  # noqa: E402
-import replay_finding  # noqa: E402
 from kvpeak.base import columns  # noqa: E402
 from kvpeak.replay.fit import fit_constant, worst_error  # noqa: E402
-from kvpeak.replay.prediction import CAPACITY_FACTOR, PROCESS_MIB  # noqa: E402
+from kvpeak.replay.prediction import PROCESS_MIB  # noqa: E402
+from kvpeak.replay.questions import best_cap  # noqa: E402
+from kvpeak.replay.workload import CAPACITY_FACTOR  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +77,11 @@ def test_caps_that_the_replay_cannot_tell_apart_are_said_to_be_so():
         {"prompt_tokens": 2049, "cap_none": 300.0, "cap_1x": 106.0, "cap_8x": 100.0},
         {"prompt_tokens": 4097, "cap_none": 300.0, "cap_1x": 100.0, "cap_8x": 101.0},
     ]
-    said = replay_finding.best_cap(rows, 2.9)
+    said = best_cap(rows, 2.9)
     assert "(3 of them): 8x 5.0 %, 1x 6.0 %, none 200.0 %" in said
     assert "; 8x, 1x are not distinguishable at the replay's error of up to 2.9 %" in said
     assert said.endswith("the lowest most often is 1x, in 2 of 3")
-    assert "distinguishable" not in replay_finding.best_cap(rows, 0.5)
+    assert "distinguishable" not in best_cap(rows, 0.5)
 
 
 def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(tables, monkeypatch):

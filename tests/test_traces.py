@@ -3,20 +3,14 @@
 from collections import Counter
 
 import pytest
+from mlx_pools import mlx_decode_trace
 
 from kvpeak.inputs.shapes import find_shapes
-from kvpeak.replay.pools import CandlePool
+from kvpeak.replay.pools import PRIVATE, CandlePool
 from kvpeak.replay.replay import Replay
-from kvpeak.replay.traces import (
-    ATTENTIONS,
-    KV_CACHES,
-    REQUESTS,
-    WAITS,
-    Workload,
-    candle_trace,
-    mlx_decode_trace,
-    requests,
-)
+from kvpeak.replay.script import REQUESTS
+from kvpeak.replay.trace import candle_trace, host_mask_bytes, requests, scores_bytes
+from kvpeak.replay.workload import ATTENTIONS, KV_CACHES, WAITS, Workload
 
 MODELS = (
     *("qwen2-tiny", "qwen2.5-0.5b-instruct", "qwen2.5-7b-instruct-q4_k_m"),
@@ -79,6 +73,97 @@ def test_quantised_scores_are_those_of_the_second_published_case():
     }
     assert ("scores", 264_241_152) in sizes
     assert ("k_cat", 4608 * 2048) in sizes
+
+
+def requested(model: str, work: Workload, layer: int | None) -> set[tuple[str, int]]:
+    """(tensor, bytes) of everything that is requested in one layer, or outside the layers."""
+    return {
+        (request.role, request.nbytes)
+        for request in requests(candle_trace(find_shapes(model), work))
+        if request.layer == layer and request.kind in REQUESTS
+    }
+
+
+def test_every_size_of_llama_s_prefill():
+    """Llama-3.2-1B: hidden 2,048, 32 heads and 8 KV heads of 64, intermediate 8,192; bfloat16."""
+    tokens, float32 = 1025, 4
+    found = requested("llama-3.2-1b-instruct", Workload(tokens, "cat", 1, runs=1), layer=3)
+    hidden, kv, scores = tokens * 2048 * 2, tokens * 512 * 2, 32 * tokens * tokens * float32
+    wide = ("q_proj", "q_copy", "q_rope", "attention", "attention_rows", "o_proj", "sum")
+    assert found == (
+        {(name, hidden) for name in ("norm", "norm2", "down", "x_next", *wide)}
+        | {(name, kv) for name in ("k_proj", "v_proj", "k_copy", "k_rope")}
+        | {(name, hidden) for name in ("k_repeated", "v_joined", "v_repeated")}
+        | {(name, 2 * hidden) for name in ("q_f32", "k_f32", "v_f32", "attention_f32")}
+        | {(name, scores) for name in ("scores", "scaled", "masked", "probabilities")}
+        | {("minus_infinity", 4)}
+        | {(name, tokens * 8192 * 2) for name in ("gate", "up", "silu", "product")}
+    )
+
+
+def test_every_size_of_a_quantised_model_s_prefill():
+    """Qwen2.5-7B Q4_K_M: hidden 3,584, 28 heads and 4 KV heads of 128; activations in float32."""
+    tokens = 300
+    work = Workload(tokens, "cat", 1, runs=1)
+    found = requested("qwen2.5-7b-instruct-q4_k_m", work, layer=27)
+    hidden, kv, scores = tokens * 3584 * 4, tokens * 512 * 4, 28 * tokens * tokens * 4
+    wide = ("q_matmul", "q_proj", "q_copy", "q_rope", "attention", "attention_rows", "o_proj")
+    narrow = [f"{tensor}_{made}" for tensor in "kv" for made in ("matmul", "proj", "copy")]
+    assert found == (
+        {(name, hidden) for name in ("norm", "norm2", "sum", "down", "x_next", *wide)}
+        | {(name, kv) for name in ("k_rope", *narrow)}
+        | {(name, hidden) for name in ("k_repeated", "v_repeated")}
+        | {(name, scores) for name in ("scores", "scaled", "masked", "probabilities")}
+        | {(name, tokens * 18944 * 4) for name in ("gate", "up", "silu", "product")}
+    )
+
+
+def test_a_quantised_model_does_not_copy_the_projections_of_one_token():
+    work = Workload(1, "cat", 1, runs=1)
+    roles = {role for role, _ in requested("qwen2.5-7b-instruct-q4_k_m", work, layer=0)}
+    assert {"q_matmul", "q_proj"} <= roles
+    assert not roles & {"q_copy", "k_copy", "v_copy", "attention_rows", "masked"}
+
+
+@pytest.mark.parametrize(
+    ("model", "angles", "table", "constants"),
+    [  # bytes: positions · head_dim / 2 · 2 or 4
+        ("qwen2.5-0.5b-instruct", 32768 * 32 * 2, 32768 * 32 * 2, set()),
+        ("llama-3.2-1b-instruct", 131072 * 32 * 4, 131072 * 32 * 2, set()),
+        ("qwen2.5-7b-instruct-q4_k_m", 32768 * 64 * 4, 32768 * 64 * 4, {"minus_infinity"}),
+    ],
+)
+def test_the_rope_tables_stay_for_the_model_s_life(model, angles, table, constants):
+    replay = Replay(CandlePool(0))
+    load = next(candle_trace(find_shapes(model), Workload(2, "cat", 1)))
+    replay.step(load)
+    assert set(replay.buffers) == {"sin", "cos"} | constants
+    assert replay.buffers["sin"] == replay.buffers["cos"] == (PRIVATE, table)
+    sizes = {e.tensor: load.sizes[e.size] for e in load.script.events if e.kind in REQUESTS}
+    assert sizes["angles"] == angles
+    assert sizes["sin"] == sizes["cos"] == table
+    assert {sizes[name] for name in sizes.keys() & {"sin_f32", "cos_f32"}} <= {angles}
+
+
+def test_the_mask_on_the_host_has_float32_for_new_tokens_or_a_byte_for_all():
+    qwen, quantised = find_shapes("qwen2.5-0.5b-instruct"), find_shapes(MODELS[2])
+    whole = Workload(4097, "cat")
+    chunks = Workload(4097, "cat", prefill_chunk=1024)
+    assert host_mask_bytes(qwen, whole) == 4 * 4097 * 4097
+    assert host_mask_bytes(qwen, chunks) == 4 * 1024 * 1024
+    assert host_mask_bytes(quantised, whole) == 4097 * 4097
+    assert host_mask_bytes(quantised, chunks) == 1024 * 4096
+    for shapes in (qwen, quantised):
+        assert host_mask_bytes(shapes, Workload(4097, "cat", attention="fused")) == 0
+        assert host_mask_bytes(shapes, Workload(1, "cat")) == 0
+        assert host_mask_bytes(shapes, Workload(3, "cat", prefill_chunk=1)) == 0
+
+
+def test_the_largest_scores_are_those_of_the_last_full_chunk_and_in_float32_for_llama():
+    assert scores_bytes(find_shapes(MODELS[1]), Workload(4097, "cat")) == 14 * 4097 * 4097 * 2
+    assert scores_bytes(find_shapes(MODELS[3]), Workload(4097, "cat")) == 32 * 4097 * 4097 * 4
+    chunked = Workload(1100, "cat", prefill_chunk=512)
+    assert scores_bytes(find_shapes(MODELS[1]), chunked) == 14 * 512 * 1024 * 2
 
 
 def test_fused_attention_asks_for_no_scores():

@@ -19,7 +19,8 @@ sys.path.insert(0, str(ROOT / "workflow/scripts"))
 from kvpeak.inputs.shapes import find_shapes  # noqa: E402
 from kvpeak.replay.pools import CandlePool  # noqa: E402
 from kvpeak.replay.replay import FastReplay, Replay  # noqa: E402
-from kvpeak.replay.traces import KV_CACHES, Workload, candle_trace, requests  # noqa: E402
+from kvpeak.replay.trace import candle_trace, requests  # noqa: E402
+from kvpeak.replay.workload import KV_CACHES, Workload  # noqa: E402
 
 MODELS = (
     *("smollm2-135m-instruct", "qwen2.5-0.5b-instruct", "qwen2.5-1.5b-instruct"),

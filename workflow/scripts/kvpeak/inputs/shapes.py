@@ -15,7 +15,7 @@ BLOCK_BYTES = {"Q4_K": 144, "Q6_K": 210}
 
 @dataclass(frozen=True)
 class Shapes:
-    """The sizes of a model; `itemsize` is bytes per activation, `gguf` the weights' file type."""
+    """The sizes of a model; `dtype` is the activations' type, `gguf` the weights' file type."""
 
     family: str
     layers: int
@@ -27,13 +27,18 @@ class Shapes:
     vocab: int
     positions: int
     tied: bool
-    itemsize: int
+    dtype: str
     gguf: str | None = None
 
     @property
     def repeat(self) -> int:
         """How many query heads share one key/value head."""
         return self.heads // self.kv_heads
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one activation."""
+        return ITEMSIZE[self.dtype]
 
 
 def find_shapes(name_or_path: str, dtype: str | None = None) -> Shapes:
@@ -105,7 +110,7 @@ def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:
         vocab=size("vocab_size"),
         positions=size("max_position_embeddings"),
         tied=bool(config.get("tie_word_embeddings", False)),
-        itemsize=ITEMSIZE[dtype],
+        dtype=dtype,
         gguf=gguf,
     )
 

@@ -1,11 +1,15 @@
 """Fit the replay's constants to measured peaks, and say how well each structure does."""
 
 from dataclasses import dataclass, replace
+from itertools import product
 
 from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import Shapes, weight_tensors
-from kvpeak.replay.prediction import run_peaks, workload
-from kvpeak.replay.traces import Qwen2, Script, host_mask_bytes
+from kvpeak.replay.prediction import run_peaks
+from kvpeak.replay.qwen2 import Qwen2
+from kvpeak.replay.script import Script
+from kvpeak.replay.trace import host_mask_bytes
+from kvpeak.replay.workload import CAPACITY_FACTOR, workload
 
 FACTORS = (1, 2, 4)  # prealloc's room for tokens, in units of prompt + generated tokens
 
@@ -24,12 +28,13 @@ class Measured:
 class Qwen2GateKept(Qwen2):
     """The MLP written so that the gate's projection lives until the product is made."""
 
-    def _mlp(self, s: Script) -> None:
+    def _mlp(self, s: Script) -> list[str]:
         for tensor in ("gate", "silu", "up", "product"):
             s.alloc(tensor, "inner")
         s.free("silu", "up", "gate")
         s.alloc("down", "hidden")
-        s.free("product")
+        s.free("product", "norm2")
+        return ["down"]
 
 
 @dataclass(frozen=True)
@@ -64,8 +69,8 @@ def worst_error(known_measured: list[tuple[float, float]], constant: float) -> f
 def fit_constant(known_measured: list[tuple[float, float]]) -> float:
     """The constant ≥ 0 with the smallest worst error, to 0.1 MiB.
 
-    An error e allows the constants that all intervals measured · (1 ± e) − known share; the smallest
-    e for which there is one is found by bisection.
+    An error e allows the constants that all intervals measured · (1 ± e) − known share; the
+    smallest e for which there is one is found by bisection.
     """
 
     def allowed(error: float) -> tuple[float, float]:
@@ -84,10 +89,61 @@ def fit_constant(known_measured: list[tuple[float, float]]) -> float:
 def fit(
     shapes: Shapes, structures: list[Structure], cells: list[Measured]
 ) -> tuple[Structure, float, float]:
-    """The structure and constant with the smallest worst error, and that error; of equals the first."""
+    """The structure and constant with the smallest worst error, and that error; or the first."""
     tried = []
     for structure in structures:
         known_measured = pairs(shapes, structure, cells)
         constant = fit_constant(known_measured)
         tried.append((structure, constant, worst_error(known_measured, constant)))
     return min(tried, key=lambda each: each[2])
+
+
+# The structure that is used: qwen2.rs frees the gate before it makes up, and builds the mask on the
+# host.
+USED = Structure(Qwen2, host_mask=True, capacity_factor=CAPACITY_FACTOR)
+
+
+def fits_table(shapes: Shapes, cells: list[Measured], traced: Measured) -> list[dict]:
+    """Every structure, fitted with one constant and with two.
+
+    Beside each stands its error for the traced run, which takes no part in the fit.
+    """
+    rows = []
+    for mlp, host_mask, factors in product((Qwen2, Qwen2GateKept), (True, False), ((1,), FACTORS)):
+        structures = [Structure(mlp, host_mask, factor) for factor in factors]
+        structure, constant, error = fit(shapes, structures, cells)
+        known = structure.known_mib(shapes, traced, wait="op")
+        rows.append(
+            {
+                "mlp_buffers": 3 if mlp is Qwen2 else 4,
+                "host_mask": "yes" if host_mask else "no",
+                "constants": 1 if factors == (1,) else 2,
+                "capacity_factor": structure.capacity_factor,
+                "process_mib": constant,
+                "worst_error_pct": 100 * error,
+                "traced_error_pct": 100 * ((known + constant) / traced.peak_mib - 1),
+                "used": "yes" if structure == USED and len(factors) > 1 else "no",
+            }
+        )
+    return rows
+
+
+def left_out_table(shapes: Shapes, cells: list[Measured]) -> list[dict]:
+    """The structure that is used, fitted without one length at a time and asked for it."""
+    structures = [replace(USED, capacity_factor=factor) for factor in FACTORS]
+    rows = []
+    for tokens in sorted({cell.prompt_tokens for cell in cells}):
+        seen = [cell for cell in cells if cell.prompt_tokens != tokens]
+        unseen = [cell for cell in cells if cell.prompt_tokens == tokens]
+        structure, constant, error = fit(shapes, structures, seen)
+        missed = worst_error(pairs(shapes, structure, unseen), constant)
+        rows.append(
+            {
+                "left_out_tokens": tokens,
+                "capacity_factor": structure.capacity_factor,
+                "process_mib": constant,
+                "fitted_error_pct": 100 * error,
+                "predicted_error_pct": 100 * missed,
+            }
+        )
+    return rows

@@ -1,4 +1,4 @@
-"""Real memory behind a pool's buffers, so that the operating system sees what the bookkeeping says."""
+"""Real memory behind a pool's buffers: the operating system then sees what the books say."""
 
 import contextlib
 import mmap
@@ -6,18 +6,17 @@ import mmap
 from kvpeak.base.numbers import MIB
 from kvpeak.system import machine
 
-HUGE_PAGE = (
-    2 << 20
-)  # bytes; Linux gives whole ones where it is asked to, which is several times faster to touch
+# In bytes. Linux gives whole ones where it is asked to, which is several times faster to touch.
+HUGE_PAGE = 2 << 20
 
 
 class HostMemory:
     """A pool's `memory`: a mapping of anonymous memory, touched, for every buffer.
 
     Which of two equal mappings belongs to which tensor makes no difference. A buffer that the pool
-    gives back goes on as a spare, because mapping and touching costs time: it serves the next buffer
-    of its size, and is unmapped before the process would grow beyond the most that it ever used. So
-    the process's peak is the pool's, but memory does not fall between two peaks.
+    gives back goes on as a spare, because mapping and touching costs time: it serves the next
+    buffer of its size, and is unmapped before the process would grow beyond the most that it ever
+    used. So the process's peak is the pool's, but memory does not fall between two peaks.
     """
 
     def __init__(self):
@@ -79,6 +78,6 @@ class DeviceMemory(HostMemory):
         return array
 
     def available_mib(self) -> float:
-        """What CUDA says is free; on Metal, which shares the machine's memory, what the system says."""
+        """What CUDA says is free; on Metal, which shares its memory, what the system says."""
         free = self._mx.device_info().get("free_memory")
         return super().available_mib() if free is None else free / MIB

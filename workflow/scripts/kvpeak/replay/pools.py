@@ -1,4 +1,4 @@
-"""Buffer pools: what an allocator keeps of the memory that a model frees, and what it hands out again.
+"""Buffer pools: what an allocator keeps of the memory that a model frees, and hands out again.
 
 A pool is bookkeeping over exact byte counts. Which of two free buffers of one size is taken cannot
 be observed, so a buffer is its size, and a pool is how many of each size are free. Candle has two
@@ -9,7 +9,6 @@ freed one kept, and what happens when the host waits for the device. docs/replay
 """
 
 from bisect import bisect_left, insort
-from collections import OrderedDict, deque
 
 PRIVATE, SHARED = 0, 1  # Candle's heaps: outputs of operations; what the host reads or writes
 USIZE_MAX = 2**64 - 1
@@ -129,7 +128,8 @@ class Pool:
 
 
 class CandlePool(Pool):
-    """Candle 0.11.0 on Metal: power-of-two classes, the smallest free buffer of at least the request.
+    """Candle 0.11.0 on Metal: power-of-two classes, the smallest free buffer of at least the
+    request.
 
     `slack` is the cap of Candle's pull request 3851: a buffer may be reused at most `slack` classes
     above the request's own (2 = four times); None is Candle as released, without a limit. The limit
@@ -168,69 +168,3 @@ class CandlePool(Pool):
             self._free_count[heap].clear()
             self._free_count[heap].update(items)
             self._free_sizes[heap][:] = [size for size, _ in items]
-
-
-class MLXPool(Pool):
-    """MLX 0.32: sizes rounded up to pages, a narrow reuse window, and a limit on what is kept.
-
-    A free buffer serves a request of n bytes only if its size is in [n, min(2n, n + 2 pages)), so a
-    cache that grows never gets back what it freed (BufferCache in mlx/backend/common/buffer_cache.h).
-    `limit` is `mx.set_cache_limit` in bytes, None for no limit. A buffer is kept while less than the
-    limit is free; after each request the least recently freed go until the limit holds
-    (MetalAllocator in mlx/backend/metal/allocator.cpp). A wait changes nothing.
-    """
-
-    def __init__(self, limit: int | None = None, page: int = 16384, memory=None):
-        super().__init__(memory)
-        self.limit = limit
-        self.page = page
-        self._order: OrderedDict[int, tuple[int, int]] = OrderedDict()  # oldest first
-        self._tickets: dict[tuple[int, int], deque[int]] = {}  # (heap, size) → its keys in _order
-        self._next_ticket = 0
-
-    def new_size(self, nbytes: int) -> int:
-        return nbytes if nbytes <= self.page else -(-nbytes // self.page) * self.page
-
-    def largest(self, nbytes: int) -> int:
-        return min(2 * nbytes, nbytes + 2 * self.page) - 1
-
-    def keeps(self, size: int) -> bool:
-        return self.limit is None or self.free < self.limit
-
-    def take(self, nbytes: int, heap: int = PRIVATE) -> int:
-        size = super().take(self.new_size(nbytes), heap)
-        while self.limit is not None and self.free > self.limit:
-            oldest_heap, oldest = next(iter(self._order.values()))
-            self._remove(oldest_heap, oldest)
-            self._drop(oldest_heap, oldest)
-        return size
-
-    def _add(self, heap: int, size: int) -> None:
-        super()._add(heap, size)
-        self._order[self._next_ticket] = (heap, size)
-        self._tickets.setdefault((heap, size), deque()).append(self._next_ticket)
-        self._next_ticket += 1
-
-    def _remove(self, heap: int, size: int) -> None:
-        super()._remove(heap, size)
-        tickets = self._tickets[heap, size]
-        del self._order[tickets.popleft()]
-        if not tickets:
-            del self._tickets[heap, size]
-
-
-class MLXCpuPool(MLXPool):
-    """MLX 0.32 without a GPU: the same window, but sizes as asked for, and pages of 4 KiB.
-
-    A freed buffer that would take the free ones over the limit is not kept (CommonAllocator in
-    mlx/backend/no_gpu/allocator.cpp).
-    """
-
-    def __init__(self, limit: int | None = None, memory=None):
-        super().__init__(limit, page=4096, memory=memory)
-
-    def new_size(self, nbytes: int) -> int:
-        return nbytes
-
-    def keeps(self, size: int) -> bool:
-        return self.limit is None or self.free + size <= self.limit

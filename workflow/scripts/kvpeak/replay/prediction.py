@@ -1,4 +1,4 @@
-"""What a model, a prompt and a pool make a process's memory peak at: predictions, not measurements."""
+"""Predictions: the peak that a model, a prompt and a pool make a process's memory reach."""
 
 from collections import Counter
 from functools import cache
@@ -8,27 +8,13 @@ from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import Shapes, weight_tensors
 from kvpeak.replay.pools import CandlePool, size_class
 from kvpeak.replay.replay import FastReplay, Replay, place_of
-from kvpeak.replay.traces import (
-    REQUESTS,
-    SOFTMAX,
-    Event,
-    Workload,
-    candle_trace,
-    host_mask_bytes,
-    scores_bytes,
-)
+from kvpeak.replay.script import REQUESTS, SOFTMAX, Event
+from kvpeak.replay.trace import candle_trace, host_mask_bytes, scores_bytes
+from kvpeak.replay.workload import Workload
 
 HEAPS = ("private", "shared")
 
-# The two constants that are fitted to the finding's 18 peaks (replay_finding.py; docs/replay.md).
-PROCESS_MIB = 190.7  # the process and Metal's runtime
-CAPACITY_FACTOR = 2  # tokens that prealloc has room for, in units of prompt + generated tokens
-
-
-def workload(prompt_tokens: int, kv_cache: str, *, generate: int = 128, **options) -> Workload:
-    """The finding's protocol for one prompt and cache; `options` are the other fields of Workload."""
-    capacity = CAPACITY_FACTOR * (prompt_tokens + generate) if kv_cache == "prealloc" else 0
-    return Workload(prompt_tokens, kv_cache, generate, capacity=capacity, **options)
+PROCESS_MIB = 190.7  # the process and Metal's runtime: fitted to the finding's 18 peaks (fit.py)
 
 
 @cache
@@ -54,8 +40,8 @@ def run_peaks(
 def predict(shapes: Shapes, work: Workload, slack: int | None) -> dict:
     """The predicted peak in MiB and its parts.
 
-    peak_mib = pool_peak_mib + weights_mib + host_mask_mib + process_mib, where the host mask is what
-    the model builds in ordinary memory before it uploads it.
+    peak_mib = pool_peak_mib + weights_mib + host_mask_mib + process_mib, where the host mask is
+    what the model builds in ordinary memory before it uploads it.
     """
     pool = max(run_peaks(shapes, work, slack)) / MIB
     weights = sum(weight_tensors(shapes)) / MIB
@@ -73,9 +59,10 @@ def prefill_details(shapes: Shapes, work: Workload, slack: int | None) -> dict:
     """Who holds which buffer at the end of the first prefill, and how it came to that.
 
     - buffers: {heap, bytes, held, free}, the largest first
-    - layers: {layer, new, held}: buffers of the scores' class that were made in the layer, and those
-      held when its softmax asks for its output (None where there is no softmax). With a prefill in
-      chunks, the class is that of the largest scores, `new` is of all chunks, `held` of the last one
+    - layers: {layer, new, held}: buffers of the scores' class that were made in the layer, and
+      those held when its softmax asks for its output (None where there is no softmax). With a
+      prefill in chunks, the class is that of the largest scores, `new` is of all chunks, `held` of
+      the last one
     - captures: {role, layer, requested_bytes, buffer_bytes} of each tensor that holds a buffer of a
       larger class than its own
     """
@@ -126,7 +113,7 @@ class PrefillWatch(Replay):
         self._layer = layer
         place = place_of(event.tensor, layer)
         if event.kind == "rename":
-            self.requested[place_of(event.size, layer)] = self.requested.pop(place)
+            self.requested[place_of(event.name, layer)] = self.requested.pop(place)
         elif event.kind in REQUESTS:
             self.requested[place] = sizes[event.size]
             if event.tensor == SOFTMAX:

@@ -5,7 +5,7 @@ from functools import cache
 from typing import NamedTuple
 
 from kvpeak.replay.pools import PRIVATE, SHARED, CandlePool, Pool, size_class
-from kvpeak.replay.traces import LAYER_TENSORS, Block, Event, Script
+from kvpeak.replay.script import LAYER_TENSORS, Block, Event, Script
 
 
 class Replay:
@@ -25,7 +25,7 @@ class Replay:
                 self.apply(event, layer, block.sizes)
 
     def apply(self, event: Event, layer: int | None, sizes: dict[str, int]) -> None:
-        kind, tensor, size = event
+        kind, tensor, size, name = event
         place = place_of(tensor, layer)
         if kind == "alloc":
             self.buffers[place] = PRIVATE, self.pool.take(sizes[size])
@@ -33,7 +33,7 @@ class Replay:
             heap, nbytes = self.buffers.pop(place)
             self.pool.give(nbytes, heap)
         elif kind == "rename":
-            self.buffers[place_of(size, layer)] = self.buffers.pop(place)
+            self.buffers[place_of(name, layer)] = self.buffers.pop(place)
         elif kind == "shared":
             self.buffers[place] = SHARED, self.pool.take(sizes[size], SHARED)
         elif kind == "upload":
@@ -62,9 +62,8 @@ class Effect(NamedTuple):
     free: int
     peak: int
     peak_held: int
-    memory: tuple[
-        tuple[str, int, int], ...
-    ]  # what the pool's memory was told: (make or drop, heap, size)
+    # What the pool's memory was told: (make or drop, heap, size).
+    memory: tuple[tuple[str, int, int], ...]
 
 
 class Journal:
@@ -88,7 +87,7 @@ class Journal:
         return before
 
     def turn_back(self, before: list | None) -> tuple:
-        """What was written since new_page(), which becomes part of the page that was open before."""
+        """What was written since new_page(); it becomes part of the page that was open before."""
         written, self.page = tuple(self.page), before
         if before is not None:
             before += written
@@ -102,10 +101,10 @@ class Journal:
 class FastReplay(Replay):
     """The same result without repeating work: what a block does is looked up once it was seen.
 
-    What a block does follows from its script, the number of its layers, the free buffers, the buffers of the
-    tensors that it drops, and its sizes, of which only the classes matter in the private heap, where
-    every buffer is a power of two. The passes of a decode, and the layers of one, soon repeat them. The pool's
-    memory, if it has one, is told every time.
+    What a block does follows from its script, the number of its layers, the free buffers, the
+    buffers of the tensors that it drops, and its sizes, of which only the classes matter in the
+    private heap, where every buffer is a power of two. The passes of a decode, and the layers of
+    one, soon repeat them. The pool's memory, if it has one, is told every time.
     """
 
     def __init__(self, pool: CandlePool):

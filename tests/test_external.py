@@ -1,11 +1,14 @@
 """External engines: arguments without a shell, tables in other people's columns, and one line an error."""
 
 import json
+import os
+import time
 
 import pytest
 
 from kvpeak.base.errors import UserError
-from kvpeak.protocol import command
+from kvpeak.protocol.command import command_of
+from kvpeak.runner.table_output import read_runs
 
 CELL = {
     "commit": "c", "model": "m", "prompt": "p", "kv_cache": "cat", "cap": "none", "variant": "v", "round": 1,
@@ -44,7 +47,7 @@ def table(tmp_path, *rows):
 def test_a_value_is_one_argument_whatever_it_holds(tmp_path):
     asked = request(tmp_path, run=("bin/x", "--a={kv_cache};{{x}}", "{out}"))
     asked["cell"] = CELL | {"kv_cache": "$(id) {out}"}
-    program, first, out = command.command_of(asked, tmp_path)
+    program, first, out = command_of(asked, tmp_path)
     assert program.endswith("/results/engines/c/source/bin/x")
     assert first == "--a=$(id) {out};{x}"
     assert out == str(tmp_path)
@@ -52,7 +55,7 @@ def test_a_value_is_one_argument_whatever_it_holds(tmp_path):
 
 def test_rows_become_runs_in_this_projects_units(tmp_path):
     folder = table(tmp_path, *["9,4,90,250,0.5,2097152"] * 3)
-    runs = command.read_runs(request(tmp_path), folder)
+    runs = read_runs(request(tmp_path), folder)
     assert [run["warmup"] for run in runs] == [True, False, False]
     assert runs[0] == {
         "event": "run", "run": 0, "warmup": True, "prompt_tokens": 9, "generated_tokens": 4,
@@ -63,7 +66,7 @@ def test_rows_become_runs_in_this_projects_units(tmp_path):
 
 def test_a_table_of_recorded_runs_only_is_taken_as_it_is(tmp_path):
     folder = table(tmp_path, *["9,4,90,250,0.5,0"] * 2)
-    assert [run["warmup"] for run in command.read_runs(request(tmp_path), folder)] == [
+    assert [run["warmup"] for run in read_runs(request(tmp_path), folder)] == [
         False,
         False,
     ]
@@ -73,9 +76,9 @@ def test_json_lines_and_a_json_list_are_the_same(tmp_path):
     row = {"prompt": 9, "generated": 4, "prefill rate": 90, "ttft": 250, "decode": 0.5, "pool": 0}
     asked = request(tmp_path, file="{out}/t.json", format="json")
     (tmp_path / "t.json").write_text(json.dumps([row, row]))
-    listed = command.read_runs(asked, tmp_path)
+    listed = read_runs(asked, tmp_path)
     (tmp_path / "t.json").write_text(f"{json.dumps(row)}\n{json.dumps(row)}\n")
-    assert command.read_runs(asked, tmp_path) == listed
+    assert read_runs(asked, tmp_path) == listed
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_json_lines_and_a_json_list_are_the_same(tmp_path):
 )
 def test_a_figure_that_does_not_parse_is_one_line(tmp_path, rows, line):
     with pytest.raises(UserError) as error:
-        command.read_runs(request(tmp_path), table(tmp_path, *rows))
+        read_runs(request(tmp_path), table(tmp_path, *rows))
     assert line in str(error.value)
     assert str(tmp_path / "t.csv") in str(error.value)
     assert "\n" not in str(error.value)
@@ -99,7 +102,7 @@ def test_a_figure_that_does_not_parse_is_one_line(tmp_path, rows, line):
 def test_a_missing_column_lists_the_columns_that_are_there(tmp_path):
     asked = request(tmp_path, columns=COLUMNS | {"decode_s": "decode_time"})
     with pytest.raises(UserError) as error:
-        command.read_runs(asked, table(tmp_path, "9,4,90,250,0.5,0"))
+        read_runs(asked, table(tmp_path, "9,4,90,250,0.5,0"))
     assert (
         "column decode_time (output.columns.decode_s) is not there; found prompt, generated"
         in str(error.value)
@@ -108,4 +111,66 @@ def test_a_missing_column_lists_the_columns_that_are_there(tmp_path):
 
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"t.csv: the engine wrote no such file"):
-        command.read_runs(request(tmp_path), tmp_path)
+        read_runs(request(tmp_path), tmp_path)
+
+
+def refused(tmp_path, **output) -> str:
+    with pytest.raises(UserError) as error:
+        read_runs(request(tmp_path, **output), tmp_path / "out", since=time.time())
+    assert "\n" not in str(error.value) and str(error.value).isprintable()
+    return str(error.value)
+
+
+@pytest.fixture
+def out(tmp_path):
+    (tmp_path / "out").mkdir()
+    return tmp_path / "out"
+
+
+def test_a_table_outside_the_cells_own_folder_is_not_read(tmp_path, out):
+    table(tmp_path, *["9,4,90,250,0.5,0"] * 2)
+    assert "is not in the cell's own folder" in refused(tmp_path, file="{out}/../t.csv")
+    assert "is not in the cell's own folder" in refused(tmp_path, file=str(tmp_path / "t.csv"))
+    (out / "inner").symlink_to(tmp_path)
+    assert "is not in the cell's own folder" in refused(tmp_path, file="{out}/inner/t.csv")
+
+
+def test_a_link_a_pipe_and_a_device_are_not_read(tmp_path, out):
+    (out / "t.csv").symlink_to("/etc/passwd")
+    assert "it is a link" in refused(tmp_path)
+    (out / "t.csv").unlink()
+    os.mkfifo(out / "t.csv")
+    assert "is not a regular file" in refused(tmp_path)
+
+
+def test_a_table_of_an_earlier_process_is_not_read(tmp_path, out):
+    table(out, *["9,4,90,250,0.5,0"] * 2)
+    os.utime(out / "t.csv", (1e9, 1e9))
+    assert "is older than the start of the program" in refused(tmp_path)
+
+
+def test_a_file_of_gibibytes_costs_no_memory(tmp_path, out):
+    with (out / "t.csv").open("wb") as file:
+        file.truncate(1 << 40)
+    assert "more than 67108864 bytes" in refused(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "form"),
+    [
+        ("[" * 100_000, "json"),
+        ('{"a": ' + "9" * 100_000 + "}", "json"),
+        ('"' + "x" * 200_000 + '"', "csv"),
+        ("\x00\x1b[2J", "json"),
+    ],
+    ids=["deep", "a long number", "a long field", "control characters"],
+)
+def test_a_damaged_table_is_one_line(tmp_path, out, text, form):
+    (out / "t.csv").write_text(text)
+    assert f"expected {form.upper()}: " in refused(tmp_path, format=form)
+
+
+def test_a_byte_order_mark_belongs_to_no_column(tmp_path):
+    text = "\ufeff" + "\n".join((HEADER, *["9,4,90,250,0.5,0"] * 2))
+    (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+    assert len(read_runs(request(tmp_path), tmp_path)) == 2

@@ -329,3 +329,20 @@ def test_a_replay_takes_a_models_shapes_and_no_weights():
         assert requests["replay"]["weights"] == "none"
         assert requests["mlx-a"]["folder"] == "models/big"
         assert requests["mlx-a"]["weights"] == "real"
+
+
+COMMAND = {
+    "engine": "command",
+    "repository": "some/where",
+    "revision": "0" * 40,
+    "run": ["bin/x", "{kv_cache}", "{out}/t.csv"],
+    "output": {"file": "{out}/t.csv", "columns": {"prompt_tokens": "p", "generated_tokens": "g"}},
+}
+
+
+@pytest.mark.parametrize("file", ["t.csv", "/tmp/t.csv", "{out}/../t.csv", "{out}"])
+def test_a_commands_table_lies_in_the_folder_that_is_its_alone(file):
+    entry = COMMAND | {"output": COMMAND["output"] | {"file": file}}
+    with pytest.raises(ConfigError, match=r"expected a path inside \{out\}, such as"):
+        matrix(commits={"c": entry})
+    assert matrix(commits={"c": COMMAND}).commits["c"]["output"]["format"] == "csv"

@@ -2,7 +2,7 @@
 
 from kvpeak.protocol.events import Conversation
 from kvpeak.runner.progress import Progress, figures
-from kvpeak.runner.watch import Watched
+from kvpeak.runner.watched import Watched
 
 
 def test_the_longest_usual_line_fits_in_80_columns():

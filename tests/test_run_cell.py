@@ -13,7 +13,10 @@ import pytest
 from cells import CELL, RUN_CELL, Cell
 from fake_nvml import UUID, Nvml, process
 
-import run_cell
+from kvpeak.base.errors import UserError
+from kvpeak.runner import attempt
+from kvpeak.runner.cell import run_cell
+from kvpeak.runner.cpu_time import count_cpu_s
 from kvpeak.system.nvml import Gpu
 
 
@@ -434,8 +437,8 @@ while not os.path.exists("sampled"):
 answer()
 """)
     monkeypatch.chdir(cell.folder)
-    monkeypatch.setattr(run_cell, "open_gpu", open_gpu)
-    assert run_cell.run_cell(cell.request(gpu=1), cell.out.relative_to(cell.folder)) == "ok"
+    monkeypatch.setattr(attempt, "open_gpu", open_gpu)
+    assert run_cell(cell.request(gpu=1), cell.out.relative_to(cell.folder)) == "ok"
     assert opened == ["1"]
     assert (cell.attempts()[0] / "stderr.txt").read_text() == f"{UUID}\n"
     record = cell.record()
@@ -473,7 +476,7 @@ def burner(tmp_path):
 
 def test_a_cell_beside_others_does_not_take_them_for_strangers(burner, monkeypatch):
     monkeypatch.setenv("KVPEAK_RUN", str(os.getpid()))
-    beside, alone = run_cell._count_cpu_s({"gpu": 0}), run_cell._count_cpu_s({})
+    beside, alone = count_cpu_s({"gpu": 0}), count_cpu_s({})
     burner().stdout.readline()
     assert alone() < 0.5 < beside()
 
@@ -482,16 +485,16 @@ def test_a_cell_whose_snakemake_has_ended_counts_its_own_time(burner, monkeypatc
     run = burner()
     run.stdout.readline()
     monkeypatch.setenv("KVPEAK_RUN", str(run.pid))
-    counted = run_cell._count_cpu_s({"gpu": 0})
+    counted = count_cpu_s({"gpu": 0})
     run.communicate()
     assert 0 <= counted() < 5
 
 
 def test_a_gpu_that_is_asked_for_and_not_there_is_one_line(cell, monkeypatch):
     monkeypatch.chdir(cell.folder)
-    monkeypatch.setattr(run_cell, "open_gpu", lambda selector: None)
-    with pytest.raises(run_cell.UserError, match=f"{CELL}: request: gpu: 1; expected none"):
-        run_cell.run_cell(cell.request(gpu=1), cell.out.relative_to(cell.folder))
+    monkeypatch.setattr(attempt, "open_gpu", lambda selector: None)
+    with pytest.raises(UserError, match=f"{CELL}: request: gpu: 1; expected none"):
+        run_cell(cell.request(gpu=1), cell.out.relative_to(cell.folder))
 
 
 BAD_REQUESTS = {
@@ -522,7 +525,7 @@ def test_results_go_nowhere_but_to_the_folder_of_their_cell(cell):
 
 def test_the_runner_imports_nothing_heavy():
     heavy = {"mlx", "numpy", "pandas", "yaml", "jsonschema", "snakemake", "jinja2", "pynvml"}
-    code = f"import sys, run_cell; print(*sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, kvpeak.commands.run_cell; print(*sorted({heavy} & set(sys.modules)))"
     shown = subprocess.run(
         [sys.executable, "-c", code],
         cwd=RUN_CELL.parent,

@@ -7,6 +7,7 @@ from conftest import ROOT
 
 from kvpeak.base.kv_caches import KV_CACHES, has_kv_cache, keeps_all, kv_cache, regrows
 from kvpeak.experiment.schema import defaults, expected, node_at, schema
+from kvpeak.runner.table_output import UNITS
 
 # Section of config/README.md → the keys that lead to its entries in the schema.
 SECTIONS = {
@@ -56,6 +57,11 @@ def test_every_cache_of_the_registry_may_be_asked_for_and_nothing_else():
     for name in ("quantized-2", "rotating-0", "rotating-", "cats", "cat\n", "cat|prealloc"):
         assert not re.search(pattern, name)
         assert kv_cache(name) is None
+
+
+def test_every_unit_of_a_column_is_converted():
+    column = schema("matrix.schema.json")["$defs"]["column"]["anyOf"][1]
+    assert column["properties"]["unit"]["enum"] == list(UNITS)
 
 
 def test_what_a_cache_is_follows_from_its_name():

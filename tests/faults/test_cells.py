@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 from cells import CELL, Cell
 
-import run_cell
 from kvpeak.experiment.matrix import load_matrix
+from kvpeak.runner import attempt
+from kvpeak.runner.cell import run_cell
 
 
 @pytest.fixture
@@ -48,10 +49,10 @@ def test_read_only_results_are_one_line_and_stay(cell, read_only):
 @pytest.mark.fault("clock jumps backwards")
 def test_a_clock_that_jumps_backwards_changes_no_duration_and_flags_the_cell(cell, monkeypatch):
     now = iter(range(1_800_000_000, 0, -3600))
-    monkeypatch.setattr(run_cell.time, "time", lambda: next(now))
+    monkeypatch.setattr(attempt.time, "time", lambda: next(now))
     monkeypatch.chdir(cell.folder)
     cell.engine("answer()")
-    assert run_cell.run_cell(cell.request(), cell.out.relative_to(cell.folder)) == "ok"
+    assert run_cell(cell.request(), cell.out.relative_to(cell.folder)) == "ok"
     record = cell.record()
     assert 0 < record["elapsed_s"] < 3600
     assert all(phase["end_s"] >= phase["start_s"] for phase in record["phases"])
@@ -85,7 +86,7 @@ def test_a_real_engine_without_address_space_is_oom_and_leaves_what_it_measured(
         "python": str(limited.resolve()),
         "prompt": {"name": "alice-16", "tokens": len(ids), "path": "prompts/tiny/long.json"},
     }
-    assert run_cell.run_cell(request, out) == "oom"
+    assert run_cell(request, out) == "oom"
     assert json.loads((out / "cell.json").read_text())["outcome"] == "oom"
     kept = sorted(Path("results/logs", planned.path).glob("*/runs.csv"))
     assert kept[0].read_text() == before

@@ -17,7 +17,8 @@ import sys
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.protocol.command import missing_programs
+from kvpeak.base.files import sha256_of
+from kvpeak.system.host import missing_programs
 
 LOCK_FILES = ("Cargo.lock", "uv.lock", "poetry.lock", "package-lock.json", "go.sum", "flake.lock")
 
@@ -45,7 +46,7 @@ class Build:
             "repository": self.entry["repository"],
             "revision": revision,
             "lock_files": {
-                name: sha256(self.source / name)
+                name: sha256_of(self.source / name)
                 for name in LOCK_FILES
                 if (self.source / name).is_file()
             },
@@ -55,7 +56,7 @@ class Build:
             "build": self.entry.get("build", []),
             "verify": checked and {"command": self.entry["verify"], "output": checked},
             "program": str(program),
-            "program_sha256": sha256(program),
+            "program_sha256": sha256_of(program),
         }
 
     def check_out(self) -> str:
@@ -139,11 +140,6 @@ def git_output(folder: Path, *arguments: str) -> str:
     """What git prints in a repository, or '' if it fails."""
     done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 def main() -> int:

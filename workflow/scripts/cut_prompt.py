@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_json
-from kvpeak.inputs.model_folder import TOKENIZER, read_config, sha256_of, verify_model
+from kvpeak.base.files import sha256_of, write_json
+from kvpeak.inputs.model_folder import TOKENIZER, read_config, verify_model
 from kvpeak.inputs.prompts import cut
 
 

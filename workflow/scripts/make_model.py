@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_json
+from kvpeak.base.files import sha256_of, write_json
 from kvpeak.inputs import gguf, hub, wheel
 from kvpeak.inputs.model_folder import (
     CONFIG,
@@ -21,7 +21,6 @@ from kvpeak.inputs.model_folder import (
     describe_files,
     read_config,
     read_object,
-    sha256_of,
 )
 
 SMALL_FILES = [CONFIG, TOKENIZER, "generation_config.json", "hf_quant_config.json"]

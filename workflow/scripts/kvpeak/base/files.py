@@ -5,6 +5,7 @@ may write into the folder can have prepared it; renaming it replaces a link and 
 """
 
 import contextlib
+import hashlib
 import json
 import os
 import secrets
@@ -16,6 +17,12 @@ from kvpeak.base.errors import UserError
 def write_text(path: Path, text: str) -> None:
     """Write one file and make its folder. Raises OSError."""
     write_together(path.parent, {path.name: text})
+
+
+def sha256_of(path: Path) -> str:
+    """The hexadecimal SHA-256 of a file's bytes. Raises OSError."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_json(path: Path, data) -> None:

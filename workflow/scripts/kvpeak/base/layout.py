@@ -20,6 +20,7 @@ PROMPTS = Path("prompts")
 
 # A cell's result; the last one is its marker. A copy of each lies in the folder of the start that gave it.
 MEMORY_FILE, RECORD_FILE, RUNS_FILE = RESULT_FILES = ("memory.csv", "cell.json", "runs.csv")
+MODEL_RECORD = "model.json"  # in the folder of a model
 FAILURE_FILE = "failure.txt"  # in the folder of a start that failed: the cause in one line
 
 
@@ -30,7 +31,7 @@ def model_folder(model: str, shapes: bool = False) -> Path:
 
 def model_record(model: str, shapes: bool = False) -> Path:
     """What the model is, with the hash of every file."""
-    return model_folder(model, shapes) / "model.json"
+    return model_folder(model, shapes) / MODEL_RECORD
 
 
 def prompt_file(model: str, prompt: str) -> Path:

@@ -94,5 +94,5 @@ def needs_not_met(needs: dict) -> str:
     wanted = needs.get("os")
     if wanted and wanted != host.operating_system():
         return f"not here: needs {wanted}, this is {host.operating_system()}"
-    missing = command.missing_programs(needs.get("programs", []))
+    missing = host.missing_programs(needs.get("programs", []))
     return f"not here: needs {missing[0]} on the PATH" if missing else ""

@@ -34,6 +34,7 @@ def _command_entry(file, key: str, entry: dict) -> dict:
     for number, argument in enumerate(entry["run"]):
         _check_placeholders(file, f"{key}.run[{number}]", argument)
     _check_placeholders(file, f"{key}.output.file", entry["output"]["file"])
+    _check_output(file, f"{key}.output.file", entry["output"]["file"])
     if Path(entry["run"][0]).is_absolute() or ".." in Path(entry["run"][0]).parts:
         raise ConfigError(
             file,
@@ -49,6 +50,14 @@ def _command_entry(file, key: str, entry: dict) -> dict:
         )
     output = defaults("commits", "*", "output") | entry["output"]
     return {**entry, "output": output}
+
+
+def _check_output(file, key: str, path: str) -> None:
+    """The table lies in the folder that is the command's alone, so that nothing else is taken for it."""
+    if not path.startswith("{out}/") or ".." in Path(path).parts:
+        raise ConfigError(
+            file, key, f"{shown(path)}: expected a path inside {{out}}, such as {{out}}/runs.csv"
+        )
 
 
 def _check_placeholders(file, key: str, argument: str) -> None:

@@ -5,7 +5,7 @@ import hashlib
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.inputs.model_folder import sha256_of
+from kvpeak.base.files import sha256_of
 
 
 def download(

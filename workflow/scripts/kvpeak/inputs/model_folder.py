@@ -3,20 +3,15 @@
 Imports no MLX, so that the runner can use it.
 """
 
-import hashlib
 import json
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import sha256_of
 
 RECORD = "model.json"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_files(folder: Path, names: list[str]) -> dict[str, dict]:

@@ -3,20 +3,19 @@
 import sys
 from pathlib import Path
 
-from kvpeak.protocol import command
+from kvpeak.protocol.command import command_of
 
 SCRIPTS = Path(__file__).resolve().parents[2]
-
 PROGRAMS = {"mlx": "mlx_engine.py", "candle-replay": "candle_replay.py"}
+COMMAND = "command"  # any external program
 
 
-def engine_argv(request: dict, request_file: Path) -> list[str]:
+def engine_argv(request: dict, request_file: Path, out: Path) -> list[str]:
     """The command that starts the request's engine, in the request's `python` or else in this one.
 
-    Raises UserError if an external program is not the one that was built.
+    `out` is the folder that an external program writes into.
     """
-    if request["engine"] == "command":
-        command.verify(request)
-        return command.command_of(request, request_file.parent)
+    if request["engine"] == COMMAND:
+        return command_of(request, out)
     program = SCRIPTS / PROGRAMS[request["engine"]]
     return [request.get("python", sys.executable), str(program), str(request_file)]

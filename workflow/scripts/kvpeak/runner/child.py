@@ -73,13 +73,12 @@ class Child:
             parts.append(part)
         return b"".join(parts)
 
-    def reap(self) -> tuple[int, "object"]:
-        """Its exit code (negative: the signal) and its resource usage. It has to have exited."""
+    def reap(self) -> None:
+        """Learn `code`, its exit code (negative: the signal), and `usage`, its resources. It has to have exited."""
         self._leash.release()
-        _, status, usage = os.wait4(self.pid, 0)
-        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        _, status, self.usage = os.wait4(self.pid, 0)
+        self.code = self._popen.returncode = os.waitstatus_to_exitcode(status)
         self._popen.stdout.close()
-        return self._popen.returncode, usage
 
     def _signal(self, number: int) -> None:
         """Send it to the whole session; the zombie keeps the number from being used again."""

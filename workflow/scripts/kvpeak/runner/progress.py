@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kvpeak.base.layout import FAILURE_FILE
 from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
-from kvpeak.runner.watch import Watched
+from kvpeak.runner.watched import Watched
 
 
 class Progress:

@@ -4,7 +4,8 @@ import subprocess
 from pathlib import Path
 
 import kvpeak
-from kvpeak.inputs.model_folder import RECORD, sha256_of
+from kvpeak.base.files import sha256_of
+from kvpeak.base.layout import MODEL_RECORD
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -27,7 +28,7 @@ def inputs(request: dict) -> dict:
     """SHA-256 of the model's model.json (it lists the hashes of the model's files) and of the prompt's
     file; null for one that is not there."""
     return {
-        "model_sha256": _sha256(Path(request["model"]["folder"], RECORD)),
+        "model_sha256": _sha256(Path(request["model"]["folder"], MODEL_RECORD)),
         "prompt_sha256": _sha256(Path(request["prompt"]["path"])),
     }
 

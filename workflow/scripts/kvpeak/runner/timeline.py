@@ -3,12 +3,13 @@
 import csv
 import io
 
-COLUMNS = ("t_s", "phase", "footprint_mib", "rss_mib", "device_mib")
+from kvpeak.base.columns import MEMORY
+
 MOST_ROWS = 2000
 
 
 class Timeline:
-    """Rows of COLUMNS. A row stands for one sample or more of one phase: it has the time of the first and
+    """Rows of memory.csv. A row stands for one sample or more of one phase: it has the time of the first and
     the largest of each size. When there are too many rows, neighbours are joined."""
 
     def __init__(self):
@@ -34,7 +35,7 @@ class Timeline:
         """The rows as CSV; an unknown size is empty."""
         out = io.StringIO()
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(COLUMNS)
+        writer.writerow(MEMORY.names)
         for t_s, phase, *sizes in self._rows:
             cells = ("" if size is None else f"{size:.2f}" for size in sizes)
             writer.writerow((f"{t_s:.3f}", phase, *cells))

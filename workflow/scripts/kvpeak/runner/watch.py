@@ -7,18 +7,14 @@ until the engine has exited:
     if the guard, the protocol, the time limit or a signal to the runner objects: TERM, then KILL
 """
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import BinaryIO
 
-from kvpeak.protocol.command import Table
-from kvpeak.protocol.events import BadAnswer, Conversation
-from kvpeak.protocol.request import Limits
+from kvpeak.protocol.events import BadAnswer
+from kvpeak.runner.attempt import Attempt
 from kvpeak.runner.child import Child
-from kvpeak.runner.timeline import Timeline
+from kvpeak.runner.watched import Watched
 from kvpeak.system.machine import available_mib
-from kvpeak.system.nvml import Gpu
 from kvpeak.system.process_memory import LinuxMemory, MacMemory
 
 SAMPLE_S = 0.02  # of the process's memory, whose peak the system keeps
@@ -57,40 +53,23 @@ class Guard:
         return f"the machine had {available_mib:.0f} MiB left; the guard keeps {self.floor_mib:.0f}"
 
 
-@dataclass
-class Watched:
-    """What was seen of one process.
-
-    stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
-    peak_mib: the largest sampled footprint.
-    """
-
-    conversation: Conversation | Table
-    timeline: Timeline = field(default_factory=Timeline)
-    phases: list[dict] = field(default_factory=list)
-    stopped: tuple[str, str] | None = None
-    peak_mib: float = 0.0
-
-
 class Watch:
-    """See the module's text. `on_phase` is called with Watched when a phase begins; `check` may raise."""
+    """See the module's text."""
 
     def __init__(
         self,
+        attempt: Attempt,
         child: Child,
         memory: LinuxMemory | MacMemory,
-        gpu: Gpu | None,
         guard: Guard,
-        limits: Limits,
         watched: Watched,
         raw: BinaryIO,
-        on_phase: Callable[[Watched], None],
-        check: Callable[[], None],
     ):
-        self._child, self._memory, self._gpu = child, memory, gpu
-        self._guard, self._limits, self._watched = guard, limits, watched
-        self._raw, self._on_phase, self._check = raw, on_phase, check
-        self._start = time.monotonic()
+        """`raw` takes everything that the engine writes."""
+        self._attempt, self._child, self._memory = attempt, child, memory
+        self._guard, self._watched, self._raw = guard, watched, raw
+        self._gpu, self._limits = attempt.gpu, attempt.limits
+        self._start = attempt.clock()
         self._next_sample = self._next_slow = 0.0
 
     def run(self) -> None:
@@ -100,7 +79,7 @@ class Watch:
         while not self._child.exited():
             self._take(self._child.read(max(0.0, self._next_sample - self._now())))
             self._sample_when_due()
-            self._check()
+            self._attempt.check()
             self._check_timeout()
             if seen.stopped:
                 guard = seen.stopped[0] == "guard"
@@ -112,7 +91,7 @@ class Watch:
         self._end_phase(self._now())
 
     def _now(self) -> float:
-        return time.monotonic() - self._start
+        return self._attempt.clock() - self._start
 
     def _take(self, data: bytes) -> None:
         """Keep what the engine wrote, and follow it as long as it keeps to the protocol."""
@@ -133,7 +112,7 @@ class Watch:
         now, phases = self._now(), self._watched.phases
         self._end_phase(now)
         phases.append({"phase": self._watched.conversation.phase, "start_s": round(now, 4)})
-        self._on_phase(self._watched)
+        self._attempt.progress.phase(self._watched)
 
     def _end_phase(self, now: float) -> None:
         if self._watched.phases:

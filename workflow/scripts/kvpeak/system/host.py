@@ -2,6 +2,7 @@
 
 import os
 import platform
+import shutil
 import sys
 from functools import cache
 from importlib import metadata
@@ -79,3 +80,8 @@ def installed_version(*distributions: str) -> str | None:
 def missing_packages(packages: dict[str, str]) -> list[str]:
     """The entries (package → version) that the running environment does not have at that version."""
     return [name for name, version in packages.items() if installed_version(name) != version]
+
+
+def missing_programs(programs: list[str]) -> list[str]:
+    """The programs that are not on the PATH."""
+    return [name for name in programs if shutil.which(name) is None]

@@ -1,0 +1,91 @@
+"""Run one cell: start its engine, measure the process, write runs.csv, cell.json and memory.csv."""
+
+import argparse
+import json
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.protocol.programs import SCRIPTS
+from kvpeak.protocol.request import load_request
+from kvpeak.runner.cell import run_cell, skip_cell
+
+
+class Signals:
+    """Remembers the first signal that asks the runner to stop."""
+
+    def __init__(self):
+        self._received: int | None = None
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._receive)
+
+    def check(self) -> None:
+        """Raise UserError if there was one."""
+        if self._received:
+            raise UserError(f"stopped by {signal.Signals(self._received).name}")
+
+    def _receive(self, number: int, _frame) -> None:
+        self._received = self._received or number
+
+
+def planned(out: Path, matrix: str, digest: str | None) -> dict:
+    """What the matrix says of the cell of `out`: kvpeak.experiment.plan.told.
+
+    The planner says it in a process of its own, because the runner stays small. Raises UserError if the
+    matrix does not plan the cell, or no longer asks what the digest stands for.
+    """
+    program = str(SCRIPTS / "expand.py")
+    command = [sys.executable, program, "--matrix", matrix, "--request", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(done.stderr.strip() or f"expand.py ended with {done.returncode}")
+    said = json.loads(done.stdout)
+    if digest and said["digest"] != digest:
+        raise UserError(
+            f"{matrix} was changed after this run was planned and asks something else of {out}; "
+            "run snakemake again"
+        )
+    return said
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("out", type=Path, help="the cell's folder: results/cells/…/r1")
+    parser.add_argument("--matrix", default="config/matrix.yaml", help="default: %(default)s")
+    parser.add_argument("--digest", help="of the request when it was planned; refuse another one")
+    parser.add_argument(
+        "--request",
+        help="ask this instead of what the matrix asks: JSON (docs/protocol.md), or @FILE",
+    )
+    parser.add_argument(
+        "--position", type=_position, metavar="K/N", help="with --request: this is cell K of N"
+    )
+    parser.add_argument(
+        "--gpus",
+        type=int,
+        default=0,
+        metavar="N",
+        help="share the machine with other cells; take one of the NVIDIA GPUs 0 to N - 1 alone "
+        "(default: the cell has the machine for itself)",
+    )
+
+
+def run(given: argparse.Namespace) -> None:
+    signals = Signals()
+    if given.request:
+        request = load_request(given.request)
+        said = {"request": request, "skip": "", "position": given.position}
+    else:
+        said = planned(given.out, given.matrix, given.digest)
+    if said["skip"]:
+        skip_cell(said["request"], given.out, said["position"], said["skip"])
+    else:
+        run_cell(said["request"], given.out, said["position"], signals.check, given.gpus)
+
+
+def _position(text: str) -> str:
+    if not re.fullmatch(r"[0-9]+/[0-9]+", text):
+        raise argparse.ArgumentTypeError(f"{text}; expected K/N, such as 3/24")
+    return text

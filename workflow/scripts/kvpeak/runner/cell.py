@@ -1,0 +1,88 @@
+"""One cell in one round: its engine is started, watched and recorded, or it is skipped."""
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_together
+from kvpeak.base.layout import RUNS_FILE
+from kvpeak.protocol.request import cell_path
+from kvpeak.runner.attempt import Attempt, attempt_name
+from kvpeak.runner.launch import run_engine
+from kvpeak.runner.outcome import conclude
+from kvpeak.runner.progress import Progress
+from kvpeak.runner.record import Before, record_of, record_of_skipped, result_texts
+from kvpeak.runner.timeline import Timeline
+from kvpeak.system.lock import measuring_alone
+
+
+def run_cell(
+    request: dict,
+    out: Path,
+    position: str | None = None,
+    check: Callable[[], None] = lambda: None,
+    gpus: int = 0,
+) -> str:
+    """Measure one cell, write its files into `out` and into the folder of this start; return its outcome.
+
+    `position` ("k/n") is for the progress lines; `check` is called all the time and may raise UserError to
+    stop. With `gpus` the cell shares the machine and has for itself one of that many GPUs, unless its request
+    names one; with 0 it has the machine for itself. Raises UserError, one line that names the cell, the cause
+    and the log, if there is no outcome; then what was in `out` stays as it was.
+    """
+    cell = cell_path(request)
+    logs = _results_folder(out, cell) / "logs" / cell
+    attempt = None
+    progress = Progress(cell, position)
+    try:
+        named = [request["gpu"]] if "gpu" in request else range(gpus)
+        with measuring_alone(cell, named, progress.say, check) as gpu:
+            if gpu is not None:
+                request = request | {"gpu": gpu}
+            attempt = Attempt(request, logs / attempt_name(), progress, check)
+            attempt.begin()
+            return _measure(attempt, out, position)
+    except OSError as error:
+        cause = f"{error.filename or (attempt and attempt.folder)}: {error.strerror}"
+    except UserError as error:
+        cause = str(error)
+    with contextlib.suppress(OSError):
+        progress.failed(cause)
+    log = f"; log: {attempt.folder}" if attempt else ""
+    kept = sorted(logs.glob(f"*/{RUNS_FILE}"))
+    result = f"; its last result is kept in {kept[-1].parent}" if kept else ""
+    raise UserError(f"{cell}: {cause}{log}{result}")
+
+
+def skip_cell(request: dict, out: Path, position: str | None, why: str) -> None:
+    """Write the result of a cell that is not measured: outcome `skipped`, no runs. Raises UserError."""
+    cell = cell_path(request)
+    _results_folder(out, cell)
+    record = record_of_skipped(request, why)
+    try:
+        write_together(out, result_texts(record, Timeline(), [], position))
+    except OSError as error:
+        raise UserError(f"{cell}: {error.filename or out}: {error.strerror}") from None
+    Progress(cell, position).say(f"skipped: {why}")
+
+
+def _measure(attempt: Attempt, out: Path, position: str | None) -> str:
+    before = Before(attempt.request, attempt.gpu)
+    ended = run_engine(attempt, before.machine["available_mib"])
+    outcome, detail = conclude(ended, attempt.messages)
+    record = record_of(attempt, before, ended, outcome, detail)
+    runs = ended.watched.conversation.runs
+    texts = result_texts(record, ended.watched.timeline, runs, position)
+    write_together(attempt.folder, texts)  # stays when the cell is measured again
+    write_together(out, texts)
+    attempt.progress.end(outcome, ended.watched, ended.peaks.footprint_mib)
+    return outcome
+
+
+def _results_folder(out: Path, cell: str) -> Path:
+    """The folder above cells/ of `out`. Raises UserError if `out` is not the cell's folder."""
+    parts = ("cells", *cell.split("/"))
+    if out.parts[-len(parts) :] != parts:
+        raise UserError(f"--out: {out}; expected a path that ends with {'/'.join(parts)}")
+    return out.parents[len(parts) - 1]

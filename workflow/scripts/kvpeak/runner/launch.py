@@ -1,0 +1,71 @@
+"""An engine's process from its start to its end, whichever that is."""
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
+from kvpeak.protocol.events import Conversation
+from kvpeak.protocol.programs import engine_argv
+from kvpeak.runner import build_record
+from kvpeak.runner.attempt import Attempt
+from kvpeak.runner.child import Child
+from kvpeak.runner.cpu_time import count_cpu_s
+from kvpeak.runner.outcome import Ended
+from kvpeak.runner.table_output import Table
+from kvpeak.runner.watch import Guard, Watch
+from kvpeak.runner.watched import Watched
+from kvpeak.system import machine
+from kvpeak.system.process_memory import memory_of
+
+
+def run_engine(attempt: Attempt, available_mib: float) -> Ended:
+    """Run the engine to its end; its events and messages stay in the attempt's folder.
+
+    available_mib: of the machine before the start, of which the guard takes its share. Raises UserError
+    if the program cannot be started or the attempt is stopped, OSError if the folder cannot be written.
+    """
+    guard = Guard.at_start(attempt.limits.guard_fraction, available_mib, machine.total_mib())
+    watched = Watched(_answers(attempt))
+    cpu_s = count_cpu_s(attempt.request)
+    kills, wall, clock = machine.oom_kills(), attempt.wall(), attempt.clock()
+    with attempt.answers.open("wb", buffering=0) as raw, _child(attempt) as child:
+        memory = memory_of(child.pid)
+        Watch(attempt, child, memory, guard, watched, raw).run()
+    return Ended(
+        watched=watched,
+        pid=child.pid,
+        code=child.code,
+        killed_for_memory=child.code == -signal.SIGKILL and machine.oom_kills() > kills,
+        peaks=memory.exited(child.usage, watched.conversation.first("done").get("peak_rss_mib")),
+        elapsed_s=attempt.clock() - clock,
+        wall_s=attempt.wall() - wall,
+        cpu_s=cpu_s(),
+    )
+
+
+def _answers(attempt: Attempt) -> Conversation | Table:
+    """What follows the engine's answer."""
+    if attempt.external:
+        build_record.verify(attempt.request)
+        return Table(attempt.request, attempt.out)
+    protocol = attempt.request["protocol"]
+    return Conversation(protocol["warmup"], protocol["recorded"])
+
+
+@contextlib.contextmanager
+def _child(attempt: Attempt) -> Iterator[Child]:
+    """The engine's process, which is stopped if the block fails, and reaped in any case."""
+    environment = dict(os.environ)
+    if attempt.gpu:
+        environment["CUDA_VISIBLE_DEVICES"] = attempt.gpu.uuid
+    folder = attempt.request["external"]["folder"] if attempt.external else None
+    argv = engine_argv(attempt.request, attempt.request_file, attempt.out)
+    child = Child(argv, environment, attempt.messages, folder)
+    try:
+        yield child
+    except BaseException:
+        child.stop(attempt.limits.grace_s)
+        raise
+    finally:
+        child.reap()

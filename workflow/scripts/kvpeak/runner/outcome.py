@@ -1,0 +1,68 @@
+"""How a process ended, and what that says of its cell: an outcome, or a failure in one line."""
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.protocol.events import BadAnswer, excerpt
+from kvpeak.runner.watched import Watched
+from kvpeak.system.process_memory import Peaks
+
+
+@dataclass(frozen=True)
+class Ended:
+    """An engine's process that has ended.
+
+    code: its exit code, negative: the signal that killed it. elapsed_s: by the monotonic clock; wall_s:
+    by the wall clock; cpu_s: of the engine and the runner, and of everything else of the same Snakemake
+    where that measures cells side by side.
+    """
+
+    watched: Watched
+    pid: int
+    code: int
+    killed_for_memory: bool
+    peaks: Peaks
+    elapsed_s: float
+    wall_s: float
+    cpu_s: float
+
+
+def conclude(ended: Ended, messages: Path) -> tuple[str, str | None]:
+    """(outcome, detail) of a process that has ended; `messages`: its standard error.
+
+    Raises UserError if it crashed or its answer is not one of the protocol.
+    """
+    watched, code = ended.watched, ended.code
+    phase = watched.phases[-1]["phase"]
+    if watched.stopped:
+        why, words = watched.stopped
+        if why == "garbled":
+            raise UserError(f"garbled answer in phase {phase}: {words}")
+        return why, f"in phase {phase}: {words}"
+    if ended.killed_for_memory:
+        return "oom", f"in phase {phase}: killed by the kernel, which was out of memory"
+    if code:
+        how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
+        said = _last_line(messages)
+        raise UserError(f"engine crashed in phase {phase}: {how}" + (f": {said}" if said else ""))
+    try:
+        return watched.conversation.answer()
+    except BadAnswer as error:
+        raise UserError(f"garbled answer in phase {phase}: {error}") from None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _last_line(file: Path) -> str:
+    """The last line of a log that says something: usually the cause."""
+    with file.open("rb") as opened:
+        opened.seek(max(0, file.stat().st_size - 4096))
+        lines = opened.read().split(b"\n")
+    return next((excerpt(line.strip(), 200) for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,22 @@
+"""What was seen of one process, while it runs and after it."""
+
+from dataclasses import dataclass, field
+
+from kvpeak.protocol.events import Conversation
+from kvpeak.runner.table_output import Table
+from kvpeak.runner.timeline import Timeline
+
+
+@dataclass
+class Watched:
+    """What was seen of one process.
+
+    stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
+    peak_mib: the largest sampled footprint.
+    """
+
+    conversation: Conversation | Table
+    timeline: Timeline = field(default_factory=Timeline)
+    phases: list[dict] = field(default_factory=list)
+    stopped: tuple[str, str] | None = None
+    peak_mib: float = 0.0

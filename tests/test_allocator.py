@@ -24,7 +24,7 @@ def test_a_cap_is_so_many_bytes(cap, size):
 
 @pytest.mark.parametrize("cap", ["4x", "64", "64MB", "1.5GiB", "-1MiB", ""])
 def test_another_cap_is_unsupported(cap):
-    with pytest.raises(Unsupported, match="expected none, 0 or a size"):
+    with pytest.raises(Unsupported, match="expected default, none, 0 or a size"):
         allocator.cap_bytes(cap)
 
 

@@ -7,7 +7,7 @@ from test_models import MODEL_TYPES, SMALL
 from kvpeak.base.errors import Unsupported
 from kvpeak.live import attention, loading
 from kvpeak.live.allocator import Peaks
-from kvpeak.live.generation import Sampling, generate
+from kvpeak.live.generation import Sampling, Watch, generate
 from kvpeak.live.kv_caches import make_caches
 
 BATCH, HEADS, QUERIES, TOTAL, SIZE = 2, 6, 5, 9, 16
@@ -83,7 +83,7 @@ def test_naive_gives_the_tokens_of_fused_in_any_model(monkeypatch, model_type):
 
     def tokens() -> list[int]:
         caches = make_caches("mlx-lm", model, 0)
-        return generate(model, caches, prompt, Sampling(12, 1.1), Peaks()).tokens
+        return generate(model, caches, prompt, Sampling(12, 1.1), Watch(Peaks())).tokens
 
     fused = tokens()
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", attention.naive_attention)

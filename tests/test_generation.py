@@ -8,7 +8,7 @@ from test_models import MODEL_TYPES, SMALL
 
 from kvpeak.live import loading
 from kvpeak.live.allocator import Peaks
-from kvpeak.live.generation import Sampling, generate, penalised
+from kvpeak.live.generation import Sampling, Watch, generate, penalised
 from kvpeak.live.kv_caches import make_caches
 
 PROMPT = mx.array([(5 * i * i + 1) % 300 for i in range(23)], mx.uint32)
@@ -21,7 +21,7 @@ def model():
 
 
 def run(model, sampling: Sampling, chunk: int | None = None):
-    return generate(model, make_caches("mlx-lm", model, 0), PROMPT, sampling, Peaks(), chunk)
+    return generate(model, make_caches("mlx-lm", model, 0), PROMPT, sampling, Watch(Peaks()), chunk)
 
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
@@ -73,6 +73,14 @@ def test_each_recent_id_is_penalised_once():
     assert mx.array_equal(penalised(logits, mx.array([0, 1, 0, 0, 3], mx.uint32), 2.0), expected)
 
 
+@pytest.mark.parametrize(
+    ("logit", "expected"), [(0.5, 0.25), (-0.5, -1.0), (1e-3, 5e-4), (-1e-3, -2e-3), (0.0, 0.0)]
+)
+def test_the_penalty_divides_what_is_above_zero_and_multiplies_what_is_below(logit, expected):
+    result = penalised(mx.array([[logit]]), mx.array([0], mx.uint32), 2.0)
+    assert result.item() == pytest.approx(expected)
+
+
 def test_generation_ends_with_a_stop_token(model):
     free = run(model, Sampling(GENERATE, 1.3)).tokens
     first = free.index(free[6])
@@ -87,7 +95,7 @@ def test_one_token_is_no_decode(model):
 
 def test_a_prompt_of_one_token_needs_no_pass_before_it(model):
     caches = make_caches("cat", model, 0)
-    result = generate(model, caches, PROMPT[:1], Sampling(3), Peaks())
+    result = generate(model, caches, PROMPT[:1], Sampling(3), Watch(Peaks()))
     assert len(result.tokens) == 3
     assert caches[0].offset == 3
 
@@ -98,11 +106,65 @@ def test_times_follow_each_other(model):
     assert result.decode_s > 0
 
 
+class Clock:
+    """Gives the seconds it was told, and notes at each look what MLX held and had held since."""
+
+    def __init__(self, *seconds: float):
+        self._seconds = iter(seconds)
+        self.active, self.peak = [], []
+
+    def __call__(self) -> float:
+        self.active.append(mx.get_active_memory())
+        self.peak.append(mx.get_peak_memory())
+        mx.reset_peak_memory()
+        return next(self._seconds)
+
+
+def test_each_duration_is_the_time_between_its_two_marks(model):
+    caches = make_caches("mlx-lm", model, 0)
+    watch = Watch(Peaks(), clock=Clock(100.0, 101.0, 103.0, 110.0))
+    result = generate(model, caches, PROMPT, Sampling(4), watch)
+    assert (result.prefill_s, result.ttft_s, result.decode_s) == (1.0, 3.0, 7.0)
+
+
+def test_the_prefill_ends_when_its_logits_are_there_and_not_before():
+    """MLX computes nothing until it has to: an early mark would time the building of a graph."""
+    vocabulary, prompt = 50_000, mx.arange(200, dtype=mx.uint32)
+    model = loading.random_model(SMALL | {"vocab_size": vocabulary}, 0, None)
+    caches = make_caches("prealloc", model, prompt.size + 4)
+    clock = Clock(0, 1, 2, 3)
+    mx.eval(prompt)
+    mx.clear_cache()
+    generate(model, caches, prompt, Sampling(4, 1.1), Watch(Peaks(), clock=clock))
+    started, prefilled, first, last = clock.active
+    logits = 4 * vocabulary
+    kept = sum(cache.nbytes for cache in caches)
+    assert started + kept + logits <= prefilled < started + 3 * (kept + logits)
+    # between the logits and the first token the penalty copies them, and the token is picked
+    assert clock.peak[2] >= prefilled + logits
+    # and every later step has made logits of its own
+    assert clock.peak[3] >= first
+    assert last < prefilled
+
+
+def test_the_first_token_is_told_before_the_second_is_asked_for(model):
+    passes, told = [], []
+
+    def counted(tokens, cache):
+        passes.append(tokens.shape[1])
+        return model(tokens, cache=cache)
+
+    watch = Watch(Peaks(), lambda: told.append(len(passes)))
+    generate(counted, make_caches("mlx-lm", model, 0), PROMPT, Sampling(4), watch)
+    assert passes == [PROMPT.size - 1, 1, 1, 1, 1]
+    assert told == [2]
+
+
 def test_the_head_computes_one_position():
     """All logits of the prompt would be more than all that the run takes."""
     model = loading.random_model(SMALL | {"vocab_size": 20_000}, 0, None)
     prompt = mx.arange(400, dtype=mx.uint32)
     mx.eval(prompt)
     before = mx.get_active_memory()
-    generate(model, make_caches("mlx-lm", model, 0), prompt, Sampling(2), Peaks())
+    generate(model, make_caches("mlx-lm", model, 0), prompt, Sampling(2), Watch(Peaks()))
     assert mx.get_peak_memory() - before < 400 * 20_000 * 4 / 2

@@ -7,7 +7,7 @@ from test_models import MODEL_TYPES, SMALL
 from kvpeak.base.errors import Unsupported
 from kvpeak.live import kv_caches, loading
 from kvpeak.live.allocator import Peaks
-from kvpeak.live.generation import Sampling, generate
+from kvpeak.live.generation import Sampling, Watch, generate
 
 FULL_LENGTH = ("cat", "cat-contiguous", "prealloc")
 PROMPT = mx.array([(7 * i * i + 3) % 300 for i in range(21)], mx.uint32)
@@ -22,7 +22,7 @@ def model_of(model_type: str, **changes):
 
 def tokens(model, kv_cache: str, chunk: int | None = None) -> list[int]:
     caches = kv_caches.make_caches(kv_cache, model, PROMPT.size + GENERATE)
-    return generate(model, caches, PROMPT, Sampling(GENERATE, 1.1), Peaks(), chunk).tokens
+    return generate(model, caches, PROMPT, Sampling(GENERATE, 1.1), Watch(Peaks()), chunk).tokens
 
 
 @pytest.mark.parametrize("model_type", KV_MODELS)
@@ -56,7 +56,7 @@ def test_prealloc_allocates_its_whole_length_with_the_first_tokens():
 def test_a_rotating_cache_keeps_no_more_than_its_tokens():
     model = model_of("llama")
     caches = kv_caches.make_caches("rotating-8", model, 0)
-    generate(model, caches, PROMPT, Sampling(GENERATE), Peaks())
+    generate(model, caches, PROMPT, Sampling(GENERATE), Watch(Peaks()))
     assert caches[0].keys.shape[2] == 8
 
 
@@ -69,7 +69,7 @@ def test_a_rotating_cache_longer_than_the_text_gives_the_same_tokens():
 def test_a_quantised_cache_holds_so_many_bits_a_value(kv_cache, bits):
     model = model_of("llama", hidden_size=128, num_attention_heads=2, num_key_value_heads=2)
     caches = kv_caches.make_caches(kv_cache, model, 0)
-    generate(model, caches, PROMPT, Sampling(GENERATE), Peaks())
+    generate(model, caches, PROMPT, Sampling(GENERATE), Watch(Peaks()))
     packed, _, _ = caches[0].keys
     assert packed.shape[-1] * 32 == 64 * bits
 

@@ -59,7 +59,7 @@ def test_include_wins_over_exclude():
 def test_what_an_engine_does_not_have_is_planned_as_not_applicable():
     reasons = {cell.axes[:1] + cell.axes[3:5]: reason for cell, reason in matrix().plan()}
     assert reasons["mlx-a", "cat", "4x"] == (
-        "not applicable: engine mlx has no cap 4x (it takes none or bytes such as 64MiB)"
+        "not applicable: engine mlx has no cap 4x (it takes default, none or bytes such as 64MiB)"
     )
     assert "no cap 32MiB" in reasons["replay", "cat", "32MiB"]
     assert "no KV cache mlx-lm" in reasons["replay", "mlx-lm", "4x"]
@@ -123,7 +123,7 @@ def test_a_request_holds_everything_its_engine_needs():
     assert request["model"]["folder"] == "models/tiny"
     assert request["model"]["weights"] == "random"
     assert request["prompt"] == {"name": "short", "tokens": 9, "path": "prompts/tiny/short.json"}
-    assert request["options"] == {"attention": "naive", "prefill_chunk": "whole"}
+    assert request["options"] == {"attention": "fused", "prefill_chunk": "whole"}
     assert request["protocol"]["generate"] == 4
     assert request["protocol"]["warmup"] == 1
 
@@ -242,7 +242,7 @@ MISTAKES = [
         "commits.a.packages.mlx: 0.3: expected a version such as 0.32.4 (in quotes",
     ),
     ({"commits": ["a"]}, 'commits: ["a"]: expected engine revisions'),
-    ({"variants": {"a": {"attention": "flash"}}}, 'variants.a.attention: "flash": expected naive'),
+    ({"variants": {"a": {"attention": "flash"}}}, 'variants.a.attention: "flash": expected fused'),
     (
         {"variants": {"a": {"prefill_chunk": 0}}},
         "variants.a.prefill_chunk: 0: expected whole, or a number",

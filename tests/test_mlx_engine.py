@@ -117,6 +117,34 @@ def test_the_cap_is_read_back(cells, engine):
     assert empty["done"]["peak_pool_mib"] == empty["done"]["peak_active_mib"]
 
 
+@pytest.fixture(scope="module")
+def stock(engine) -> dict[str, dict]:
+    """What people run: mlx-lm's loop and cache, fused attention, the limit as MLX sets it."""
+    options = {"loop": "mlx-lm", "attention": "fused", "prefill_chunk": 2048}
+    return engine.events(kv_cache="mlx-lm", cap="default", options=options)
+
+
+def test_the_default_limit_is_read_back_and_left_as_it_was(engine, stock):
+    done = engine.events(kv_cache="mlx-lm", cap="default", protocol={"generate": 2})
+    for events in (stock, done):
+        assert events["started"]["cap_bytes"] == set_cache_limit_of_a_fresh_process()
+
+
+def set_cache_limit_of_a_fresh_process() -> int:
+    program = "import mlx.core as mx; print(mx.set_cache_limit(0))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    return int(done.stdout)
+
+
+def test_stock_gives_the_laboratorys_tokens_and_leaves_out_what_nobody_sees(stock, cells):
+    run = stock["run"]
+    assert run["tokens"] == cells["mlx-lm", "none"]["run"]["tokens"]
+    assert run["prefill_s"] is None
+    assert run["ttft_s"] > 0 and run["decode_s"] > 0
+    assert (stock["loaded"]["loop"], cells["cat", "none"]["loaded"]["loop"]) == ("mlx-lm", "own")
+    assert stock["loaded"]["loop_mib"] > 0
+
+
 def test_the_answer_is_one_the_runner_takes(engine):
     conversation = Conversation(warmup=1, recorded=2)
     done = engine.start(protocol={"warmup": 1, "recorded": 2, "generate": 4})
@@ -190,8 +218,9 @@ def test_what_cannot_be_allocated_is_the_outcome_oom(engine):
 @pytest.mark.parametrize(
     ("request_", "detail"),
     [
-        ({"cap": "4x"}, "cap 4x: MLX limits its pool in bytes; expected none, 0 or a size"),
+        ({"cap": "4x"}, "cap 4x: MLX limits its pool in bytes; expected default, none, 0 or a size"),
         ({"kv_cache": "paged"}, "kv_cache paged: expected cat, cat-contiguous, prealloc, mlx-lm, "),
+        ({"options": {"loop": "vllm"}}, "loop vllm: expected own or mlx-lm"),
         ({"options": {"attention": "flash"}}, "attention flash: expected naive or fused"),
         ({"kv_cache": "cat", "model": {"folder": "mamba"}}, "kv_cache cat: cannot take the place of the model's own ArraysCache"),
         ({"kv_cache": "quantized-4", "model": {"folder": "narrow"}}, "kv_cache quantized-4: the model cannot"),

@@ -37,13 +37,15 @@ TARGETS = {
 def engine_loop(model, prompt, generate: int) -> Callable[[], dict]:
     """A function that runs the engine's loop once and returns the figures of TARGETS."""
     from kvpeak.live.allocator import Peaks
-    from kvpeak.live.generation import Sampling
+    from kvpeak.live.generation import Sampling, Watch
     from kvpeak.live.generation import generate as run
     from kvpeak.live.kv_caches import make_caches
 
     def once() -> dict:
         peaks = Peaks()
-        result = run(model, make_caches("mlx-lm", model, 0), prompt, Sampling(generate), peaks)
+        result = run(
+            model, make_caches("mlx-lm", model, 0), prompt, Sampling(generate), Watch(peaks)
+        )
         return {
             "prefill_tok_s": prompt.size / result.ttft_s,
             "decode_tok_s": (generate - 1) / result.decode_s,

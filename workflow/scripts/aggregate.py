@@ -28,7 +28,7 @@ PEAKS = (
 SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
 TEXTS = (
     *("detail", "method", "weights", "machine", "accelerator", "gpu"),
-    *("versions", "blas", "harness", "dirty"),
+    *("versions", "loop", "cap_bytes", "blas", "harness", "dirty"),
 )
 
 
@@ -87,12 +87,19 @@ def read_process(folder: Path) -> dict | None:
         "versions": ", ".join(
             f"{name} {text}" for name, text in engine.get("versions", {}).items()
         ),
+        "loop": engine.get("loop"),
+        "cap_bytes": text_of(engine.get("cap_bytes")),
         "blas": engine.get("blas"),
         "harness": harness.get("revision") or harness.get("version"),
         "dirty": "yes" if harness.get("dirty") else "no",
         "flags": record["flags"],
         **work(record),
     }
+
+
+def text_of(count: object) -> str:
+    """A count in all its digits; nothing where there is none."""
+    return "" if count is None else str(count)
 
 
 def mean_of(runs: list[dict], column: str) -> float | None:

@@ -14,7 +14,10 @@ from kvpeak.protocol.emit import Emit, peak_rss_mib, run_engine
 # What MLX says when it cannot allocate: on a CPU, with Metal, with CUDA.
 OUT_OF_MEMORY = re.compile(r"malloc|out of memory|insufficient memory", re.IGNORECASE)
 
-NO_COMPILER = "MLX could not compile a kernel for the CPU; install a C++ compiler (Debian: g++), or see the lines above"
+NO_COMPILER = (
+    "MLX could not compile a kernel for the CPU; "
+    "install a C++ compiler (Debian: g++), or see the lines above"
+)
 NULL_BUFFER = "malloc gave MLX no memory (it used the null pointer as a buffer)"
 
 

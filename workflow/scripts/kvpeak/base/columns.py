@@ -129,6 +129,8 @@ SUMMARY = Table(
         ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
         ("gpu", "", "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had the machine for itself"),
         ("versions", "", "the engine's packages, with their versions"),
+        ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
+        ("cap_bytes", "bytes", "the pool's limit as the allocator gave it back; empty where it keeps no pool"),
         ("blas", "", "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say"),
         ("kv_bytes_per_token", "bytes", "keys and values that one token adds, from the shapes"),
         ("prefill_flops", "FLOPs", "the prefill's matrix products, from the shapes; empty where they are not known"),

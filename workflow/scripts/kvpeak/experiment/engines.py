@@ -21,9 +21,9 @@ class Engine:
 
 ENGINES = {
     "mlx": Engine(
-        caps=r"none|\d+(KiB|MiB|GiB)",
-        cap_hint="none or bytes such as 64MiB",
-        options=("attention", "prefill_chunk"),
+        caps=r"default|none|\d+(KiB|MiB|GiB)",
+        cap_hint="default, none or bytes such as 64MiB",
+        options=("attention", "prefill_chunk", "loop"),
         commit_keys=("packages",),
     ),
     "candle-replay": Engine(
@@ -32,11 +32,18 @@ ENGINES = {
         options=("attention", "prefill_chunk", "buffers"),
     ),
 }
+STOCK_CHUNK = 2048  # tokens in a pass of mlx-lm's own prefill, where the variant does not say
 COMMAND = "command"  # any external program, which says itself what it has
 COMMAND_KEYS = (
     *("repository", "revision", "build", "verify", "run", "needs", "output"),
     *("kv_caches", "caps"),
 )
+
+
+def variant(options: dict, given: dict) -> dict:
+    """A variant's options: what is given, and `options` else; mlx-lm's own loop has its own chunk."""
+    stock = {"prefill_chunk": STOCK_CHUNK} if given.get("loop") == "mlx-lm" else {}
+    return options | stock | given
 
 
 def commit_keys(engine: str) -> tuple[str, ...]:

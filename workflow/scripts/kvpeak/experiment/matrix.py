@@ -31,7 +31,9 @@ class Matrix:
         self.prompts = {name: prompt | given for name, given in data["prompts"].items()}
         self.kv_caches: list = data["kv_caches"]
         self.caps: list = data["caps"]
-        self.variants = {name: options | given for name, given in data["variants"].items()}
+        self.variants = {
+            n: engines.variant(options, given) for n, given in data["variants"].items()
+        }
         self.protocol = defaults("protocol") | data.get("protocol", {})
         self.compare: list = data.get("compare", [])
         self.exclude = [_as_sets(selector) for selector in data.get("exclude", [])]
@@ -67,7 +69,7 @@ class Matrix:
             return reason
         if name != "mlx" or self.accelerator != "cpu":
             return ""
-        if cell.cap != "none" and (reason := engines.no_pool_on_cpu(commit)):
+        if cell.cap not in ("default", "none") and (reason := engines.no_pool_on_cpu(commit)):
             return reason
         return host.no_gpu_reason() if self.models[cell.model].get("needs") == "gpu" else ""
 

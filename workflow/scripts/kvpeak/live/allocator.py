@@ -11,27 +11,34 @@ NO_LIMIT = 2**62  # bytes; more than any machine has
 _UNITS = {"": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB}
 
 
-def cap_bytes(cap: str) -> int:
-    """The bytes of free buffers that a cap allows: `none`, or a size such as 64MiB or 0."""
+def cap_bytes(cap: str) -> int | None:
+    """The bytes of free buffers that a cap allows; None for `default`, the engine's own limit.
+
+    A cap is `default`, `none`, or a size such as 64MiB or 0. Raises Unsupported for another.
+    """
+    if cap == "default":
+        return None
     if cap == "none":
         return NO_LIMIT
     size = re.fullmatch(r"(\d+)(|KiB|MiB|GiB)", cap)
     if not size or (size[2] == "" and size[1] != "0"):
         raise Unsupported(
-            f"cap {cap}: MLX limits its pool in bytes; expected none, 0 or a size such as 64MiB"
+            f"cap {cap}: MLX limits its pool in bytes; "
+            "expected default, none, 0 or a size such as 64MiB"
         )
     return int(size[1]) * _UNITS[size[2]]
 
 
-def limit_pool(limit: int) -> int | None:
-    """Limit the pool to so many bytes of free buffers; return the limit as the allocator then gives it.
+def limit_pool(limit: int | None) -> int | None:
+    """Limit the pool to so many bytes of free buffers, or leave it as MLX set it (None).
 
-    None if it keeps no pool and ignores the limit, as on the CPU before MLX 0.32.
+    Returns the limit as the allocator then gives it back; None if it keeps no pool and ignores
+    the limit, as on the CPU before MLX 0.32.
     """
-    mx.set_cache_limit(NO_LIMIT)
-    if mx.set_cache_limit(limit) != NO_LIMIT:  # each call returns the limit that it replaces
+    own = mx.set_cache_limit(NO_LIMIT)  # each call returns the limit that it replaces
+    if mx.set_cache_limit(own if limit is None else limit) != NO_LIMIT:
         return None
-    return mx.set_cache_limit(limit)
+    return mx.set_cache_limit(own if limit is None else limit)
 
 
 class Peaks:
@@ -42,10 +49,10 @@ class Peaks:
         self._pool = 0
 
     def sample(self) -> None:
-        """Look at the pool now. It only grows until its limit, so a look after each step is enough."""
+        """Look at the pool now. It grows until its limit: a look after each step is enough."""
         self._pool = max(self._pool, mx.get_active_memory() + mx.get_cache_memory())
 
     def mib(self) -> dict[str, float]:
-        """`peak_active_mib`, which the allocator counts exactly, and `peak_pool_mib`, which is sampled."""
+        """`peak_active_mib`, which the allocator counts, and `peak_pool_mib`, which is sampled."""
         active = mx.get_peak_memory()
         return {"peak_active_mib": active / MIB, "peak_pool_mib": max(active, self._pool) / MIB}

@@ -111,6 +111,12 @@ def mlx_lm_module(name: str) -> ModuleType:
     return importlib.import_module(f"mlx_lm.models.{name}")
 
 
+def mlx_lm_program(name: str) -> ModuleType:
+    """The module mlx_lm.`name`, with all that it imports."""
+    _light_mlx_lm()
+    return importlib.import_module(f"mlx_lm.{name}")
+
+
 def _light_mlx_lm() -> None:
     """Register the package mlx_lm without running its __init__, which imports transformers.
 

@@ -1,4 +1,4 @@
-"""One cell of the MLX engine: load the model, warm up, run, and say so in the events of docs/protocol.md."""
+"""One process of the MLX engine: load, warm up, run, and say so in the protocol's events."""
 
 import hashlib
 import json
@@ -12,17 +12,17 @@ from mlx.utils import tree_flatten
 
 from kvpeak.base.errors import Unsupported, UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.live import allocator, attention, device, loading
-from kvpeak.live.generation import Generation, Sampling, generate
+from kvpeak.live import allocator, attention, device, generation, loading
+from kvpeak.live.generation import Generation, Sampling, Watch
 from kvpeak.live.kv_caches import make_caches
-from kvpeak.protocol.emit import Emit
+from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.system.host import installed_version
 
 # What decides memory and speed: MLX, and under CUDA the libraries that compute for it.
 PACKAGES = (
-    "mlx", "mlx-lm", "mlx-cuda-12", "mlx-cuda-13", "nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12",
-    "nvidia-cudnn-cu13",
-)  # fmt: skip
+    *("mlx", "mlx-lm", "mlx-cuda-12", "mlx-cuda-13"),
+    *("nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
+)
 
 
 def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
@@ -56,7 +56,7 @@ def start(cap: str, blas: str | None, emit: Emit) -> None:
         cap_bytes=honoured,
         blas=blas if device.accelerator() == "cpu" else None,
     )
-    if honoured is None and cap != "none":
+    if honoured is None and cap not in ("none", "default"):
         raise Unsupported(f"cap {cap}: this MLX keeps no pool here: set_cache_limit is a no-op")
 
 
@@ -69,6 +69,7 @@ class Cell:
         self.prompt = read_prompt(Path(request["prompt"]["path"]))
         self._kv_cache = request["kv_cache"]
         self._chunk = None if options["prefill_chunk"] == "whole" else options["prefill_chunk"]
+        self._loop, loop_mib = find_loop(options.get("loop", "own"))
         peaks = allocator.Peaks()
         began = perf_counter()
         self._model, config = loading.load_model(
@@ -94,19 +95,16 @@ class Cell:
             "weights_mapped": loading.WEIGHTS_MAPPED,
             "dtype": dtype,
             "attention": "own" if own_attention else options["attention"],
+            "loop": options.get("loop", "own"),
+            "loop_mib": loop_mib,
         }
 
     def generate(self, on_first_token: Callable[[], None]) -> tuple[Generation, dict[str, float]]:
         """One run with fresh caches: what it generated, and its peaks in MiB."""
         peaks = allocator.Peaks()
-        result = generate(
-            self._model,
-            self._caches(),
-            self.prompt,
-            self._sampling,
-            peaks,
-            self._chunk,
-            on_first_token,
+        watch = Watch(peaks, on_first_token)
+        result = self._loop(
+            self._model, self._caches(), self.prompt, self._sampling, watch, self._chunk
         )
         return result, peaks.mib()
 
@@ -115,10 +113,10 @@ class Cell:
         return make_caches(self._kv_cache, self._model, length)
 
     def _check_cache(self) -> tuple[str, bool]:
-        """The dtype of the cache, and whether model or cache computes attention in a way of its own.
+        """The dtype of the cache, and whether model or cache computes attention in its own way.
 
-        Builds the graphs of a pass over two tokens and one over the next, and computes neither. Raises
-        Unsupported if that fails with this cache and works with mlx-lm's.
+        Builds the graphs of a pass over two tokens and one over the next, and computes neither.
+        Raises Unsupported if that fails with this cache and works with mlx-lm's.
         """
         self._trace(make_caches("mlx-lm", self._model, 3))
         caches = self._caches()
@@ -138,6 +136,21 @@ class Cell:
     def _trace(self, caches: list) -> mx.array:
         self._model(mx.zeros((1, 2), mx.uint32), cache=caches)
         return self._model(mx.zeros((1, 1), mx.uint32), cache=caches)
+
+
+def find_loop(name: str) -> tuple[Callable[..., Generation], float]:
+    """The loop `own` or `mlx-lm`, and the MiB of resident memory that importing it took.
+
+    mlx-lm's own comes with transformers, as it does for everybody who uses it.
+    """
+    if name == "own":
+        return generation.generate, 0.0
+    if name != "mlx-lm":
+        raise Unsupported(f"loop {name}: expected own or mlx-lm")
+    before = peak_rss_mib()
+    from kvpeak.live import stock
+
+    return stock.generate, peak_rss_mib() - before
 
 
 def read_prompt(path: Path) -> mx.array:

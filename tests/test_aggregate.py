@@ -1,15 +1,15 @@
-"""aggregate.py as it is called, on cells written here."""
+"""kvpeak aggregate as it is called, on cells written here."""
 
 import csv
 import json
-import sys
 from pathlib import Path
 
 import pytest
 
-import aggregate
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import RUNS, SUMMARY
+from kvpeak.base.program import main
+from kvpeak.commands import aggregate
 
 ROOT = Path(__file__).parents[1]
 RECORD = json.loads((ROOT / "tests/data/cell.json").read_text())
@@ -24,7 +24,6 @@ CONFIG = {
 def cells(tmp_path, monkeypatch):
     """Write a cell: `cells(round, speeds of its runs, the first being the warm-up's, changes of its record)`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["aggregate.py"])
     Path("models/tiny").mkdir(parents=True)
     Path("models/tiny/config.json").write_text(json.dumps(CONFIG))
     Path("results").mkdir()
@@ -62,7 +61,7 @@ def test_a_cell_is_the_mean_of_its_processes_and_their_largest_peak(cells):
     peaks = ("peak_footprint_mib", "peak_device_mib")
     cells(1, [999, 10, 20], memory=memory | dict(zip(peaks, (100.5, 7), strict=True)))
     cells(2, [999, 45], memory=memory | dict(zip(peaks, (99.25, 9), strict=True)))
-    assert aggregate.main() == 0
+    assert main(aggregate, []) == 0
     (row,) = read("summary")
     assert tuple(row) == SUMMARY.names
     assert (row["rounds"], row["runs"], row["decode_tok_s"]) == ("2", "3", "30")
@@ -74,7 +73,7 @@ def test_a_cell_is_the_mean_of_its_processes_and_their_largest_peak(cells):
 
 def test_the_shapes_say_the_least_work(cells):
     cells(1, [1, 1])
-    aggregate.main()
+    main(aggregate, [])
     (row,) = read("summary")
     assert row["kv_bytes_per_token"] == str(2 * 2 * 2 * 8 * 4)
     assert int(row["prefill_flops"]) > 0 and int(row["decode_bytes"]) > 0
@@ -90,7 +89,7 @@ def test_the_shapes_say_the_least_work(cells):
 )
 def test_what_the_shapes_do_not_say_is_empty(cells, change):
     cells(1, [1, 1], **change)
-    aggregate.main()
+    main(aggregate, [])
     (row,) = read("summary")
     assert row["prefill_flops"] == row["decode_bytes"] == ""
 
@@ -98,7 +97,7 @@ def test_what_the_shapes_do_not_say_is_empty(cells, change):
 def test_an_outcome_of_one_process_is_that_of_the_cell(cells):
     cells(1, [1, 1], flags=["load: busy"])
     cells(2, outcome="guard", detail="stopped", flags=["load: busy", "swap: grew"])
-    aggregate.main()
+    main(aggregate, [])
     (row,) = read("summary")
     assert (row["outcome"], row["detail"]) == ("guard", "stopped")
     assert row["flags"] == "load: busy; swap: grew"
@@ -108,7 +107,7 @@ def test_what_computed_is_said_of_every_process(cells):
     cells(1, [1, 1], engine=RECORD["engine"] | {"blas": "OpenBLAS, 2 threads"})
     cells(2, [1, 1], engine=RECORD["engine"] | {"blas": "OpenBLAS, 1 threads"})
     cells(1, names=(*NAMES[:3], "prealloc", *NAMES[4:]), engine={"blas": None})
-    aggregate.main()
+    main(aggregate, [])
     cat, prealloc = read("summary")
     assert cat["versions"] == "mlx 0.32.4, mlx-lm 0.32.2"
     assert cat["blas"] == "OpenBLAS, 2 threads; OpenBLAS, 1 threads"
@@ -120,24 +119,24 @@ def test_other_tokens_in_one_run_show(cells):
     text = (folder / "runs.csv").read_text()
     at = text.rindex("abab")
     (folder / "runs.csv").write_text(text[:at] + "cd" + text[at + 2 :])
-    aggregate.main()
+    main(aggregate, [])
     assert read("summary")[0]["tokens_sha256"] == "differs"
 
 
 def test_what_was_not_measured_or_does_not_run_here_is_left_out(cells, capsys):
     (cells(1, [1, 1]) / "cell.json").unlink()
     cells(1, [1, 1], names=(*NAMES[:3], "prealloc", *NAMES[4:]), here="no")
-    aggregate.main()
+    main(aggregate, [])
     assert read("summary") == read("runs") == []
-    assert capsys.readouterr().err == "0 cells measured, 1 missing\n"
+    assert capsys.readouterr().err == "0 processes measured, 1 missing\n"
 
 
 def test_a_damaged_result_is_one_line_and_the_old_tables_stay(cells, capsys):
     folder = cells(1, [1, 1])
-    aggregate.main()
+    main(aggregate, [])
     before = read("summary")
     (folder / "cell.json").write_text("garbage")
-    assert aggregate.main() == 1
+    assert main(aggregate, []) == 1
     assert capsys.readouterr().err.splitlines()[1:] == [
         f"aggregate: {folder}: Expecting value: line 1 column 1 (char 0); delete the folder to measure the cell again"
     ]

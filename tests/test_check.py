@@ -1,4 +1,4 @@
-"""check.py as it is called: the table it writes, what it prints, and its exit code."""
+"""kvpeak check as it is called: the table it writes, what it prints, and its exit code."""
 
 import csv
 import subprocess
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-import check as program
+from kvpeak.base.program import main
+from kvpeak.commands import check as program
 
 ROOT = Path(__file__).parents[1]
 SMALL = ROOT / "tests/data/small"
@@ -24,13 +25,11 @@ FAILING = {
 
 
 @pytest.fixture
-def run(monkeypatch, capsys):
+def run(capsys):
     """Call the program in this process: (exit code, standard output, standard error)."""
 
     def run(*arguments):
-        monkeypatch.setattr(sys, "argv", ["check.py", *map(str, arguments)])
-        code = program.main()
-        return code, *capsys.readouterr()
+        return main(program, [*map(str, arguments)]), *capsys.readouterr()
 
     return run
 
@@ -111,5 +110,5 @@ def test_the_program_names_a_table_that_is_not_there():
     command = [sys.executable, ROOT / "workflow/scripts/check.py", "--plan", "nowhere/plan.csv"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert done.stderr.startswith("nowhere/plan.csv: No such file or directory; make it")
+    assert done.stderr.startswith("check: nowhere/plan.csv: No such file or directory; make it")
     assert len(done.stderr.splitlines()) == 1

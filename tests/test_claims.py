@@ -13,9 +13,12 @@ import numpy as np
 import pytest
 import yaml
 
-from kvpeak.analysis import claims
+from kvpeak.analysis import claims, growth, judging
 from kvpeak.analysis.comparisons import compare
 from kvpeak.analysis.results import Results, read_results
+from kvpeak.analysis.verdicts import Verdict
+from kvpeak.base.axes import AXES
+from kvpeak.base.columns import SPEEDS
 from kvpeak.experiment.config_file import ConfigError
 from kvpeak.experiment.matrix import load_matrix
 
@@ -53,7 +56,7 @@ def judge(load, small):
 
     def judge(entry, results=small):
         (claim,) = load({"claim": "a claim", "source": "this test"} | entry)
-        return {v.cells: (v.verdict, v.detail) for v in claims.evaluate(claim, results)}
+        return {v.cells: (v.verdict, v.detail) for v in judging.evaluate(claim, results)}
 
     return judge
 
@@ -148,7 +151,7 @@ def test_a_claim_is_judged_once_for_each_combination_of_the_open_axes(judge):
 
 def test_groups_that_were_not_measured_share_a_row_for_each_reason(load, small):
     (claim,) = load(SPREAD | {"of": {}, "across": "kv_cache"})
-    rows = [v for v in claims.evaluate(claim, small) if v.verdict == claims.NOT_MEASURED]
+    rows = [v for v in judging.evaluate(claim, small) if v.verdict == Verdict.NOT_MEASURED]
     assert [(row.cells, row.detail, row.groups) for row in rows] == [
         ("tiny, alice-2048, none", "ended with oom (cat)", 1),
         (
@@ -161,12 +164,12 @@ def test_groups_that_were_not_measured_share_a_row_for_each_reason(load, small):
 
 def test_of_many_groups_the_first_are_named():
     names = [f"p{number}" for number in range(30)]
-    assert claims._few(names).endswith("p19; and 10 more")
+    assert judging._few(names).endswith("p19; and 10 more")
 
 
 def test_a_name_that_is_not_in_the_matrix_is_not_measured_here(load, small):
     (claim,) = load(SPREAD | {"of": {"model": "tinny", "cap": "64MiB"}})
-    (row,) = claims.evaluate(claim, small)
+    (row,) = judging.evaluate(claim, small)
     assert (row.verdict, row.groups) == ("not measured here", 0)
     assert row.detail == "not in this matrix: cap 64MiB, model tinny"
     lines = claims.spell_absent("expected.yaml", [claim], claims.planned_names(small.plan))
@@ -283,14 +286,14 @@ def test_the_groups_of_a_claim_are_corrected_together_as_a_comparison_is(load, s
     quiet = np.array([100.0, 101, 99, 100])
     speeds = {cell: quiet * 0.8 for cell in cells}
     speeds |= {(*cell[:4], "none", *cell[5:]): quiet for cell in cells}
-    processes = {name: {} for name in claims.SPEEDS} | {"decode_tok_s": speeds}
+    processes = {name: {} for name in SPEEDS} | {"decode_tok_s": speeds}
     entry = {"claim": "a", "source": "b", "kind": "equivalence", "of": {"cap": "32MiB"}}
     entry |= {"to": {"cap": "none"}, "column": "decode_tok_s", "margin_pct": 5}
     plan = dict.fromkeys(speeds, "")
     results = Results(plan, {cell: small.summary[cell] for cell in speeds}, processes)
 
     (claim,) = load(entry, plan=plan)
-    verdicts = claims.evaluate(claim, results)
+    verdicts = judging.evaluate(claim, results)
     assert [found.verdict for found in verdicts] == ["not testable"] * 2
     assert all(found.detail.endswith("needs at least 5 processes a side") for found in verdicts)
     pairs = compare(results, "cap", "none", "32MiB").pairs
@@ -309,7 +312,7 @@ def test_pool_growth_is_predicted_from_the_shapes(judge):
 
 def test_pool_growth_of_the_published_prototype():
     # 4 layers, 14 KV heads of 64, float32, 1,024 tokens and 128 generated: 3,775 MiB were measured
-    assert claims.pool_growth_mib(2 * 4 * 14 * 64 * 4, 1024, 128) == pytest.approx(3775, abs=0.5)
+    assert growth.pool_growth_mib(2 * 4 * 14 * 64 * 4, 1024, 128) == pytest.approx(3775, abs=0.5)
 
 
 def test_a_claim_of_another_setting_is_not_measured_here(judge, load, small):
@@ -347,7 +350,7 @@ def test_growth_law_of_five_lengths(load):
 
     def judge(**more):
         (claim,) = load(entry | {"leading": "T2"} | more, plan=plan)
-        (verdict,) = claims.evaluate(claim, Results(plan, summary, {}))
+        (verdict,) = judging.evaluate(claim, Results(plan, summary, {}))
         return verdict.verdict, verdict.detail
 
     verdict, detail = judge(of={"cap": "none"})
@@ -367,14 +370,14 @@ def fornace_results() -> Results:
     axes = {"model": "qwen2.5-0.5b-instruct", "cap": "none", "variant": "default"}
     with (ROOT / "config/fornace-2026-11-04.csv").open(newline="") as file:
         table = [axes | row for row in csv.DictReader(file)]
-    summary, processes = {}, {column: {} for column in claims.SPEEDS}
+    summary, processes = {}, {column: {} for column in SPEEDS}
     for row in table:
-        cell = tuple(row[axis] for axis in claims.AXES)
-        numbers = {name: float(row[name]) for name in ("peak_footprint_mib", *claims.SPEEDS)}
+        cell = tuple(row[axis] for axis in AXES)
+        numbers = {name: float(row[name]) for name in ("peak_footprint_mib", *SPEEDS)}
         tokens = int(row["prompt"].removeprefix("alice-")) + 1
         here = {"outcome": "ok", "machine": "Apple M9", "prompt_tokens": tokens}
         summary[cell] = row | numbers | here
-        for column in claims.SPEEDS:
+        for column in SPEEDS:
             processes[column][cell] = np.array([numbers[column]])
     return Results(dict.fromkeys(summary, ""), summary, processes)
 
@@ -386,7 +389,7 @@ def test_the_findings_own_data_bear_out_its_claims_about_memory(load, tmp_path):
     results = fornace_results()
     verdicts = {}
     for claim in load(*findings, plan=results.plan):
-        for verdict in claims.evaluate(claim, results):
+        for verdict in judging.evaluate(claim, results):
             verdicts.setdefault(verdict.kind, set()).add(verdict.verdict)
     assert verdicts == {
         "value": {"holds", "not measured here"},  # the speeds belong to one chip

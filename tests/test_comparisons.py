@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 from kvpeak.analysis import comparisons
-from kvpeak.analysis.comparisons import FASTER, NOT_TESTABLE, SAME, SLOWER, UNCLEAR, compare, lead
-from kvpeak.analysis.results import SPEEDS, Results, headline, read_results
+from kvpeak.analysis.comparisons import compare, lead
+from kvpeak.analysis.results import Results, headline, read_results
+from kvpeak.analysis.verdicts import Verdict
+from kvpeak.base.columns import SPEEDS
 from kvpeak.report import sections
 
 SMALL = Path(__file__).parent / "data/small"
@@ -57,7 +59,7 @@ def test_a_pair_shows_peaks_ratio_and_speeds(small):
     assert (pair.peak_ratio, pair.peak_change_mib, pair.above_noise) == (0.44, -560, True)
     decode = pair.speeds["decode_tok_s"]
     assert (decode.before, decode.after, decode.ratio.n) == (100.0, 100.25, (4, 4))
-    assert decode.verdict == SAME
+    assert decode.verdict == Verdict.SAME
 
 
 def test_an_outcome_is_data_and_has_no_ratio(small):
@@ -115,19 +117,19 @@ def test_prompts_that_are_compared_may_differ_in_length(small):
 
 def test_verdicts_on_a_speed():
     quiet = [100.0, 101, 99, 100.5]
-    assert the_change(quiet, quiet).verdict == SAME
+    assert the_change(quiet, quiet).verdict == Verdict.SAME
     slower = the_change(quiet, [80.0, 81, 79, 82])
-    assert (slower.verdict, slower.p) == (SLOWER, pytest.approx(2 / 70))
-    assert the_change([80.0, 81, 79, 82], quiet).verdict == FASTER
-    assert the_change(quiet, [80.0, 81, 79, 82], column="ttft_ms").verdict == FASTER
+    assert (slower.verdict, slower.p) == (Verdict.SLOWER, pytest.approx(2 / 70))
+    assert the_change([80.0, 81, 79, 82], quiet).verdict == Verdict.FASTER
+    assert the_change(quiet, [80.0, 81, 79, 82], column="ttft_ms").verdict == Verdict.FASTER
     unclear = the_change(quiet, [100.0, 112, 92, 101])
-    assert unclear.verdict == UNCLEAR
+    assert unclear.verdict == Verdict.UNCLEAR
     assert unclear.needs > 4
 
 
 def test_a_speed_with_too_few_processes_is_not_testable():
     change = the_change([100.0, 100, 100], [50.0, 50, 50])
-    assert (change.verdict, change.needs, change.ratio.low) == (NOT_TESTABLE, 4, None)
+    assert (change.verdict, change.needs, change.ratio.low) == (Verdict.NOT_TESTABLE, 4, None)
 
 
 def test_many_comparisons_need_more_processes():
@@ -136,7 +138,7 @@ def test_many_comparisons_need_more_processes():
         results.processes[name] = results.processes["decode_tok_s"]
     (pair,) = compare(results, "cap", "none", "32MiB").pairs
     change = pair.speeds["decode_tok_s"]
-    assert (change.verdict, change.p) == (NOT_TESTABLE, None)
+    assert (change.verdict, change.p) == (Verdict.NOT_TESTABLE, None)
     assert change.needs == 5  # 2 / C(10, 5) = 0.008 < 0.05 / 3
 
 

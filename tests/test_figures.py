@@ -9,10 +9,10 @@ import pytest
 
 from kvpeak.analysis.comparisons import Comparison, compare, lead
 from kvpeak.analysis.results import read_results
-from kvpeak.report import figures
+from kvpeak.report import figures, replay_figures, style, timelines
 
 SMALL = Path(__file__).parent / "data/small"
-TIMELINE = figures.Timeline(
+TIMELINE = timelines.Timeline(
     label="cat, no cap",
     t_s=[0.0, 1.0, 2.0, 3.0],
     mib=[10.0, 250.5, 900.0, 880.0],
@@ -37,7 +37,7 @@ def cap():
 def draw_all(cap):
     return [
         figures.peak_by_length(cap),
-        figures.memory_over_time([TIMELINE, replace(TIMELINE, label="cat, cap")]),
+        timelines.memory_over_time([TIMELINE, replace(TIMELINE, label="cat, cap")]),
         figures.peak_by_counter(cap, lead(cap).pair),
         figures.speed_ratios(cap),
     ]
@@ -67,8 +67,8 @@ def test_nothing_is_drawn_without_data():
     empty = Comparison("cap", "none", "32MiB", [])
     assert figures.peak_by_length(empty) is None
     assert figures.speed_ratios(empty) is None
-    assert figures.memory_over_time([]) is None
-    assert figures.memory_over_time([replace(TIMELINE, t_s=[], mib=[])]) is None
+    assert timelines.memory_over_time([]) is None
+    assert timelines.memory_over_time([replace(TIMELINE, t_s=[], mib=[])]) is None
 
 
 def test_peak_by_length_shows_lengths_units_and_both_sides(cap):
@@ -95,7 +95,7 @@ def test_a_caption_says_what_the_peak_of_a_replayed_cell_is(cap):
 
 def test_lines_differ_without_their_colour(cap):
     """Each cache has a marker of its own, each side a fill and a dash pattern of its own."""
-    assert len(set(figures.MARKERS)) == len(figures.COLOURS)
+    assert len(set(style.MARKERS)) == len(style.COLOURS)
     root = xml.fromstring(figures.peak_by_length(cap).svg)
     styles = [node.get("style", "") for node in root.iter("{http://www.w3.org/2000/svg}path")]
     assert any("stroke-dasharray" in style for style in styles)
@@ -104,7 +104,7 @@ def test_lines_differ_without_their_colour(cap):
 
 
 def test_memory_over_time_marks_load_warm_up_and_runs():
-    figure = figures.memory_over_time([TIMELINE])
+    figure = timelines.memory_over_time([TIMELINE])
     shown = texts(figure)
     for text in ("load", "warm-up", "run 1", "memory (MiB)", "time since the process started (s)"):
         assert text in shown
@@ -136,10 +136,10 @@ def test_the_replays_captures_are_stacked_by_tensor():
         {"kv_cache": "cat", "cap": "none", "role": "v_cache", "excess_mib": "138"},
         {"kv_cache": "cat", "cap": "4x", "role": "k_cache", "excess_mib": "144"},
     ]
-    figure = figures.captured_bytes(holders)
+    figure = replay_figures.captured_bytes(holders)
     assert {"cat, no cap", "cat, 4x", "k_cache", "10,338"} <= set(texts(figure))
     assert figure.alt.endswith("cat, no cap: 10,338 MiB; cat, 4x: 144 MiB.")
-    assert figures.captured_bytes([]) is None
+    assert replay_figures.captured_bytes([]) is None
 
 
 def test_every_predicted_line_can_be_told_without_its_colour():
@@ -150,7 +150,7 @@ def test_every_predicted_line_can_be_told_without_its_colour():
         for k in range(1, 9)
     ]
     published = [{"prompt_tokens": 2049, "fornace_mib": 2010.0}]
-    figure = figures.predicted_by_length(predictions, published)
+    figure = replay_figures.predicted_by_length(predictions, published)
     legend = {f"{cache}, {cap}" for cache in ("cat", "prealloc") for cap in ("without a cap", "cap 4x")}  # fmt: skip
     assert legend | {"measured (the finding)"} <= set(texts(figure))
     root = xml.fromstring(figure.svg)

@@ -1,13 +1,14 @@
-"""plot.py as it is called, on the small result set and a folder of two cells made here."""
+"""kvpeak plot as it is called, on the small result set and a folder of two cells made here."""
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-import plot
+from kvpeak.base.program import main
+from kvpeak.commands import plot
+from kvpeak.report.timelines import read_timeline
 
 ROOT = Path(__file__).parents[1]
 SMALL = ROOT / "tests/data/small"
@@ -47,16 +48,15 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["plot.py", *arguments])
-    return plot.main()
+def run(*arguments):
+    return main(plot, [*arguments])
 
 
-def test_every_figure_is_written_and_described(project, monkeypatch):
-    (project / "results/figures").mkdir()
-    (project / "results/figures/of-an-earlier-time.svg").write_text("<svg/>")
-    assert run(monkeypatch) == 0
-    described = json.loads((project / "results/figures/figures.json").read_text())
+def test_every_figure_is_written_and_described(project):
+    (project / "report/figures").mkdir(parents=True)
+    (project / "report/figures/of-an-earlier-time.svg").write_text("<svg/>")
+    assert run() == 0
+    described = json.loads((project / "report/figures/figures.json").read_text())
     assert [figure["file"] for figure in described] == [
         "peak-by-length-cap-none-32MiB.svg",
         "where-bytes-are-cap-none-32MiB.svg",
@@ -70,7 +70,7 @@ def test_every_figure_is_written_and_described(project, monkeypatch):
     assert "no cap, default: up to 990 MiB" in described[2]["alt"]
     assert [source.split("/")[-4] for source in described[2]["sources"]] == ["none", "32MiB"]
     assert all((project / "results" / source).is_file() for source in described[2]["sources"])
-    written = {file.name for file in (project / "results/figures").iterdir()}
+    written = {file.name for file in (project / "report/figures").iterdir()}
     assert written == {figure["file"] for figure in described} | {"figures.json"}
 
 
@@ -78,18 +78,20 @@ def test_under_cuda_the_device_is_drawn(project):
     folder = next((project / "results/cells").rglob("none/default/r1"))
     record = RECORD | {"engine": {"device": {"accelerator": "cuda"}}}
     (folder / "cell.json").write_text(json.dumps(record))
-    assert plot.read_timeline(folder, "a").mib == [7.0]
+    assert read_timeline(folder, "a").mib == [7.0]
 
 
-def test_without_results_there_is_no_figure(project, monkeypatch):
+def test_without_results_there_is_no_figure(project):
     for name in ("summary.csv", "runs.csv"):
         table = project / "results" / name
         table.write_text(table.read_text().splitlines()[0] + "\n")
-    assert run(monkeypatch) == 0
-    assert [file.name for file in (project / "results/figures").iterdir()] == ["figures.json"]
-    assert json.loads((project / "results/figures/figures.json").read_text()) == []
+    assert run() == 0
+    assert [file.name for file in (project / "report/figures").iterdir()] == ["figures.json"]
+    assert json.loads((project / "report/figures/figures.json").read_text()) == []
 
 
-def test_a_mistake_is_one_line(project, monkeypatch, capsys):
-    assert run(monkeypatch, "--summary", "nowhere.csv") == 1
-    assert capsys.readouterr().err.startswith("nowhere.csv: No such file or directory; make it")
+def test_a_mistake_is_one_line(project, capsys):
+    assert run("--summary", "nowhere.csv") == 1
+    assert capsys.readouterr().err.startswith(
+        "plot: nowhere.csv: No such file or directory; make it"
+    )

@@ -8,7 +8,7 @@ import mlx.core as mx
 import pytest
 from mlx_pools import MLXCpuPool, mlx_decode_trace
 
-from kvpeak.analysis.claims import pool_growth_mib
+from kvpeak.analysis.growth import pool_growth_mib
 from kvpeak.base.numbers import MIB
 from kvpeak.inputs.shapes import find_shapes
 from kvpeak.replay.pools import CandlePool, size_class

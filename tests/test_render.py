@@ -8,17 +8,16 @@ import json
 import os
 import re
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 from markdown_it import MarkdownIt
 
-import check
-import plot
-import render
 from kvpeak.base.axes import AXES
+from kvpeak.base.fields import join_texts
+from kvpeak.base.program import main
+from kvpeak.commands import check, plot, render
 from kvpeak.report import sources
 
 ROOT = Path(__file__).parents[1]
@@ -99,8 +98,8 @@ def markdown_characters() -> None:
 
     def change(rows):
         for row in rows:
-            row |= {"machine": HOSTILE, "flags": f"load: {HOSTILE}"}
-        rows[4] |= {"detail": HOSTILE}
+            row |= {"machine": join_texts([HOSTILE]), "flags": join_texts([f"load: {HOSTILE}"])}
+        rows[4] |= {"detail": join_texts([HOSTILE])}
         return rows
 
     edited("summary", change)
@@ -154,11 +153,6 @@ def write_claims(claims: list[dict]) -> None:
     Path("config/expected.yaml").write_text(text)
 
 
-def call(monkeypatch, program, *arguments) -> None:
-    monkeypatch.setattr(sys, "argv", [program.__name__, *arguments])
-    assert program.main() == 0
-
-
 @pytest.fixture
 def project(tmp_path, monkeypatch):
     """A folder with the small result set, a matrix, claims, a calibration and one cell's record."""
@@ -182,15 +176,14 @@ def project(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def rendered(project, monkeypatch):
+def rendered(project):
     """Make the finding of a scenario; its text."""
 
     def rendered(scenario) -> str:
         scenario()
         touch_cells()
-        call(monkeypatch, check)
-        call(monkeypatch, plot, "--out", "report/figures")
-        call(monkeypatch, render)
+        for program in (check, plot, render):
+            assert main(program, []) == 0
         return Path("report/finding.md").read_text(encoding="utf-8")
 
     return rendered
@@ -292,16 +285,14 @@ def test_of_two_comparisons_only_the_first_was_measured_side_by_side(rendered):
     assert "Only the two sides of the first comparison, cap `none` and `32MiB`" in text
 
 
-def test_a_mistake_in_the_matrix_is_one_line(project, monkeypatch, capsys):
+def test_a_mistake_in_the_matrix_is_one_line(project, capsys):
     Path("config/matrix.yaml").write_text(MATRIX.replace("compare:", "compair:"))
-    monkeypatch.setattr(sys, "argv", ["render.py"])
-    assert render.main() == 1
+    assert main(render, []) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "compair: unknown key (did you mean compare?)" in line
 
 
-def test_without_tables_it_is_one_line(project, monkeypatch, capsys):
+def test_without_tables_it_is_one_line(project, capsys):
     shutil.rmtree("results")
-    monkeypatch.setattr(sys, "argv", ["render.py"])
-    assert render.main() == 1
+    assert main(render, []) == 1
     assert "results/plan.csv: No such file or directory; make it" in capsys.readouterr().err

@@ -12,19 +12,20 @@ ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "workflow/scripts/replay_finding.py"
 sys.path.insert(0, str(PROGRAM.parent))
 
-import render  # noqa: E402
 from kvpeak.base import columns  # noqa: E402
 from kvpeak.replay.fit import fit_constant, worst_error  # noqa: E402
 from kvpeak.replay.prediction import PROCESS_MIB  # noqa: E402
 from kvpeak.replay.questions import best_cap  # noqa: E402
 from kvpeak.replay.workload import CAPACITY_FACTOR  # noqa: E402
+from kvpeak.report.context import read_replay  # noqa: E402
+from kvpeak.report.document import environment  # noqa: E402
 
 
 @pytest.fixture(scope="module")
 def tables(tmp_path_factory) -> dict[str, list[dict]]:
     out = tmp_path_factory.mktemp("results") / "replay"
     subprocess.run([sys.executable, PROGRAM, "--out", out], check=True, cwd=ROOT)
-    return render.read_replay(out.parent)
+    return read_replay(out.parent)
 
 
 def test_every_table_has_the_described_columns(tables):
@@ -86,7 +87,7 @@ def test_caps_that_the_replay_cannot_tell_apart_are_said_to_be_so():
 
 def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(tables, monkeypatch):
     monkeypatch.chdir(ROOT)
-    text = render.environment().get_template("replay.md.j2").render(replay=tables, figures=[])
+    text = environment().get_template("replay.md.j2").render(replay=tables, figures=[])
     sections = text.split("\n### ")
     for title in ("Who holds what", "Which cap", "Other models"):
         (section,) = [each for each in sections if each.startswith(title)]
@@ -99,7 +100,7 @@ def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(table
 
 def test_a_section_without_one_of_its_tables_is_an_error(tables, monkeypatch):
     monkeypatch.chdir(ROOT)
-    template = render.environment().get_template("replay.md.j2")
+    template = environment().get_template("replay.md.j2")
     without = {name: rows for name, rows in tables.items() if name != "slack"}
     with pytest.raises(jinja2.UndefinedError):
         template.render(replay=without, figures=[])

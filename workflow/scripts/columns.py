@@ -1,41 +1,9 @@
-"""Write docs/columns.md, the data dictionary of the result tables, from kvpeak/base/columns.py."""
+"""Write the data dictionary: kvpeak columns."""
 
-import argparse
 import sys
-from pathlib import Path
 
-from kvpeak.base.columns import TABLES, Table
-from kvpeak.report import markdown
-from kvpeak.report.markdown import Markdown, code
-
-INTRODUCTION = """# The columns of the result tables
-
-Made by `make columns` from workflow/scripts/kvpeak/base/columns.py. CSV, UTF-8, comma-separated, one header line; an empty field is a
-value that is not known. MiB is 2²⁰ bytes.
-"""
-
-
-def dictionary(tables: tuple[Table, ...] = TABLES) -> str:
-    """The whole document."""
-    return "\n".join([INTRODUCTION, *map(section, tables)])
-
-
-def section(table: Table) -> str:
-    """One table: what a row is, and its columns."""
-    body = [[code(c.name), c.unit or "–", Markdown(c.meaning)] for c in table.columns]
-    shown = markdown.table(["column", "unit", "meaning"], body)
-    return f"## {table.path}\n\nA row is {table.rows}.\n\n{shown}\n"
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=Path("docs/columns.md"), help="default: %(default)s"
-    )
-    arguments = parser.parse_args()
-    arguments.out.write_text(dictionary(), encoding="utf-8")
-    return 0
-
+from kvpeak.base.program import main
+from kvpeak.commands import columns
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(columns))

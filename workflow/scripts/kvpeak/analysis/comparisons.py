@@ -1,35 +1,34 @@
-"""Before → after: the pairs of cells that differ on one axis only, what changed, and the sentence that it supports."""
+"""Before → after: the pairs of cells that differ on one axis only, what changed, and the sentence
+that it supports.
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
 
 from kvpeak.analysis import statistics
-from kvpeak.analysis.results import SPEEDS, CellName, Results
+from kvpeak.analysis.results import CellName, Results
+from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
+from kvpeak.base.columns import SPEEDS
+from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import percent
 
-# A difference counts if it is larger than this share and larger than what the processes differ among themselves.
-# Peaks of equal cells repeat within 1 %.
+# A difference counts if it is larger than this share and larger than what the processes differ
+# among themselves. Peaks of equal cells repeat within 1 %.
 PRACTICAL = 0.05
-
-SPEED_NAMES = {
-    "prefill_tok_s": ("prefill", "tok/s"),
-    "ttft_ms": ("time to first token", "ms"),
-    "decode_tok_s": ("decode", "tok/s"),
-}
-SAME, FASTER, SLOWER = "same within 5 %", "faster", "slower"
-UNCLEAR, NOT_TESTABLE = "unclear", "not testable"
 
 
 @dataclass(frozen=True)
 class Change:
-    """What happened to one speed: the ratio after / before over processes, and what may be said of it."""
+    """What happened to one speed: the ratio after / before over processes, and what may be said of
+    it.
+    """
 
     before: float
     after: float
     ratio: statistics.Ratio
     p: float | None  # of the rank test, Holm-corrected; None where it could not reach significance
-    verdict: str  # SAME, FASTER, SLOWER, UNCLEAR or NOT_TESTABLE
+    verdict: Verdict  # SAME, FASTER, SLOWER, UNCLEAR or NOT_TESTABLE
     needs: int | None  # processes a side at least, where the verdict is UNCLEAR or NOT_TESTABLE
 
 
@@ -60,7 +59,9 @@ class Pair:
 
     @property
     def above_noise(self) -> bool:
-        """Whether the peaks differ by more than PRACTICAL and the ranges over their processes do not meet."""
+        """Whether the peaks differ by more than PRACTICAL and the ranges over their processes do
+        not meet.
+        """
         if not self.complete or abs(self.peak_ratio - 1) <= PRACTICAL:
             return False
         (before_low, before_high), (after_low, after_high) = map(
@@ -99,7 +100,9 @@ class Comparison:
 
 @dataclass(frozen=True)
 class Lead:
-    """What a comparison comes to: plain text, not yet escaped for Markdown. `pair` is None if nothing was found."""
+    """What a comparison comes to: plain text, not yet escaped for Markdown. `pair` is None if
+    nothing was found.
+    """
 
     title: str
     sentence: str
@@ -107,7 +110,9 @@ class Lead:
 
 
 def compare(results: Results, axis: str, before: str, after: str) -> Comparison:
-    """Pair the cells that differ on the axis only. The p values of all pairs and speeds are Holm-corrected together."""
+    """Pair the cells that differ on the axis only. The p values of all pairs and speeds are
+    Holm-corrected together.
+    """
     position = AXES.index(axis)
     cells = [
         (cell, (*cell[:position], after, *cell[position + 1 :]))
@@ -157,14 +162,16 @@ def has_peak(row: dict | None) -> bool:
 
 
 def peak_range(row: dict) -> tuple[float, float]:
-    """The smallest and the largest peak of a cell's processes, MiB; the largest alone where the smallest is not known."""
+    """The smallest and the largest peak of a cell's processes, MiB; the largest alone where the
+    smallest is not known.
+    """
     largest, smallest = row["peak_mib"], row["peak_min_mib"]
     return (largest if smallest is None else smallest), largest
 
 
 def _flags(results: Results, cell: CellName) -> list[str]:
     flags = (results.summary.get(cell) or {}).get("flags") or ""
-    return [*filter(None, flags.split("; ")), *results.outliers.get(cell, [])]
+    return [*split_texts(flags), *results.outliers.get(cell, [])]
 
 
 def _changes(one: Results, other: Results, cells) -> dict[tuple[CellName, str], Change]:
@@ -189,13 +196,15 @@ def _changes(one: Results, other: Results, cells) -> dict[tuple[CellName, str], 
     }
 
 
-def _verdict(column: str, placed: statistics.Placed) -> str:
+def _verdict(column: str, placed: statistics.Placed) -> Verdict:
     if placed.place == statistics.BEYOND:
-        return FASTER if (placed.ratio.value > 1) == (column != "ttft_ms") else SLOWER
+        return (
+            Verdict.FASTER if (placed.ratio.value > 1) == (column != "ttft_ms") else Verdict.SLOWER
+        )
     return {
-        statistics.INSIDE: SAME,
-        statistics.UNCLEAR: UNCLEAR,
-        statistics.TOO_FEW: NOT_TESTABLE,
+        statistics.INSIDE: Verdict.SAME,
+        statistics.UNCLEAR: Verdict.UNCLEAR,
+        statistics.TOO_FEW: Verdict.NOT_TESTABLE,
     }[placed.place]
 
 
@@ -229,13 +238,16 @@ def lead(comparison: Comparison) -> Lead:
     factor = max(before, after) / min(before, after)
     sentence = (
         f"{subject}, {_where(pair)} peaks at {after:,.0f} MiB instead of {before:,.0f} MiB "
-        f"({factor:.2f}× {'less' if after < before else 'more'}){_method(pair)}; {spell_speeds(pair)}."
+        f"({factor:.2f}× {'less' if after < before else 'more'}){_method(pair)}; "
+        f"{spell_speeds(pair)}."
     )
     return Lead(title, sentence, pair)
 
 
 def leading(comparisons: list[Comparison]) -> Lead | None:
-    """The lead with the largest change of all comparisons, else the first one; None without comparisons."""
+    """The lead with the largest change of all comparisons, else the first one; None without
+    comparisons.
+    """
     leads = [lead(comparison) for comparison in comparisons]
     found = [each for each in leads if each.pair]
     if not found:
@@ -262,8 +274,9 @@ def _no_lead(comparison: Comparison, subject: str) -> Lead:
     largest = max(abs(pair.peak_ratio - 1) for pair in complete)
     return Lead(
         f"{subject} no peak changes above the noise",
-        f"{subject}, no difference above the noise was found: of {len(complete)} pairs of cells the peaks differ by "
-        f"at most {percent(largest, sign=False)}, or by less than the processes do among themselves.",
+        f"{subject}, no difference above the noise was found: of {len(complete)} pairs of cells "
+        f"the peaks differ by at most {percent(largest, sign=False)}, or by less than the "
+        "processes do among themselves.",
         None,
     )
 
@@ -317,12 +330,12 @@ def spell_speeds(pair: Pair) -> str:
 
 def spell_change(column: str, change: Change) -> str:
     """E.g. `decode is the same within 5 % (ratio 1.002 (0.991 to 1.013), n = 5 and 5)`."""
-    ratio, (name, unit) = change.ratio, SPEED_NAMES[column]
+    ratio, (name, unit) = change.ratio, SPEEDS[column]
     numbers = f"{change.before:,.1f} → {change.after:,.1f} {unit}"
     shown = f"ratio {ratio.spelled()}"
     more = f"; needs at least {change.needs} a side" if change.needs else ""
-    if change.verdict == SAME:
-        return f"{name} is the {SAME} ({shown})"
-    if change.verdict in (FASTER, SLOWER):
+    if change.verdict == Verdict.SAME:
+        return f"{name} is the {Verdict.SAME} ({shown})"
+    if change.verdict in (Verdict.FASTER, Verdict.SLOWER):
         return f"{name} is {change.verdict}, {numbers} ({shown}, p = {change.p:.3g})"
     return f"{name} {numbers} is {change.verdict} ({shown}{more})"

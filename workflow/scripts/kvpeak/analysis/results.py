@@ -1,4 +1,6 @@
-"""The result tables as plain values: what was planned, what was measured, how fast each process was."""
+"""The result tables as plain values: what was planned, what was measured, how fast each process
+was.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,30 +10,31 @@ import pandas as pd
 
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import SUMMARY
-
-SPEEDS = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
+from kvpeak.base.columns import SPEEDS, SUMMARY
+from kvpeak.base.errors import UserError
 
 _TEXT = (
-    *AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator", "gpu",
-    "versions", "blas", "harness", "dirty", "flags", "detail",
-)  # fmt: skip
+    *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator"),
+    *("gpu", "versions", "blas", "harness", "dirty", "flags", "detail"),
+)
 
 CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES
 
 
 @dataclass(frozen=True)
 class Results:
-    """What is known of each cell. A cell that cannot apply (its engine has no such cap) is in none of the tables."""
+    """What is known of each cell. A cell that cannot apply (its engine has no such cap) is in none
+    of the tables.
+    """
 
-    plan: dict[CellName, str]  # → why the cell does not run here, '' if it does
-    summary: dict[
-        CellName, dict
-    ]  # → its row of summary.csv plus what headline() adds; None where a value is missing
-    processes: dict[
-        str, dict[CellName, np.ndarray]
-    ]  # column of SPEEDS → cell → mean of each process
-    outliers: dict[CellName, list[str]] = field(default_factory=dict)  # → a line a far-off run
+    # → why the cell does not run here, '' if it does
+    plan: dict[CellName, str]
+    # → its row of summary.csv plus what headline() adds; None where a value is missing
+    summary: dict[CellName, dict]
+    # column of SPEEDS → cell → mean of each process
+    processes: dict[str, dict[CellName, np.ndarray]]
+    # → a line for each run that is far off
+    outliers: dict[CellName, list[str]] = field(default_factory=dict)
 
     def missing(self, cell: CellName, column: str) -> str:
         """Why the cell has no value in this column, '' if it has one."""
@@ -50,7 +53,7 @@ class Results:
 
 
 def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Results:
-    """Read plan.csv, summary.csv and runs.csv. Raises OSError where one is not there."""
+    """Read plan.csv, summary.csv and runs.csv. Raises UserError where one is not there."""
     planned, measured, run_table = (read_table(path) for path in (plan, summary, runs))
     return Results(
         plan={
@@ -65,7 +68,9 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
 
 
 def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
-    """A line for each recorded run whose speed is far from the cell's other runs; the run still counts."""
+    """A line for each recorded run whose speed is far from the cell's other runs; the run still
+    counts.
+    """
     lines = {}
     recorded = runs[~runs["warmup"].astype(bool)]
     cell = recorded.groupby(list(AXES), sort=False).ngroup().to_numpy()
@@ -86,10 +91,11 @@ def with_every_column(row: dict) -> dict:
 
 
 def headline(row: dict) -> dict[str, float | None]:
-    """The cell's headline peak, and the smallest of its processes, MiB: of the device under CUDA, else the footprint.
+    """The cell's headline peak, and the smallest of its processes, MiB: of the device under CUDA,
+    else the footprint.
 
-    A replay with real buffers has them in one of the two, whichever is larger; one that only counts has the pool's
-    bytes. `peak_min_mib` is None under CUDA in an older summary.csv.
+    A replay with real buffers has them in one of the two, whichever is larger; one that only counts
+    has the pool's bytes. `peak_min_mib` is None under CUDA in an older summary.csv.
     """
     if row["method"] == "replayed: counted":
         return {"peak_mib": row["peak_pool_mib"], "peak_min_mib": row["peak_pool_mib"]}
@@ -103,8 +109,17 @@ def headline(row: dict) -> dict[str, float | None]:
 
 
 def read_table(path: Path | str) -> pd.DataFrame:
-    """Read one of the CSV tables: names stay text (a cap `none` is no missing value), only empty fields are missing."""
-    return pd.read_csv(path, dtype=dict.fromkeys(_TEXT, str), keep_default_na=False, na_values=[""])
+    """Read one of the CSV tables: names stay text (a cap `none` is no missing value), only empty
+    fields are missing.
+
+    Raises UserError for a file that cannot be read.
+    """
+    try:
+        return pd.read_csv(
+            path, dtype=dict.fromkeys(_TEXT, str), keep_default_na=False, na_values=[""]
+        )
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; make it: snakemake --cores 1") from None
 
 
 def rows(table: pd.DataFrame) -> list[dict]:

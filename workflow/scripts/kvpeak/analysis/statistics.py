@@ -1,8 +1,9 @@
-"""What may be said about a difference, and how sure it is. The replicate is the process, never the run.
+"""What may be said about a difference, and how sure it is. The replicate is the process, never the
+run.
 
-Runs inside one process share its memory layout, its place in time and the machine's mood, so they are averaged first
-(process_means). Speeds are compared by the ratio of means of the processes with a bootstrap interval; memory is
-nearly deterministic and is reported as its maximum and range.
+Runs inside one process share its memory layout, its place in time and the machine's mood, so they
+are averaged first (process_means). Speeds are compared by the ratio of means of the processes with
+a bootstrap interval; memory is nearly deterministic and is reported as its maximum and range.
 """
 
 from dataclasses import dataclass
@@ -17,8 +18,8 @@ from kvpeak.base.axes import AXES
 
 CONFIDENCE = 0.95
 RESAMPLES = 1999
-# From 4 processes a side on, the interval's coverage is 95 ± 2 % (tests/test_statistics.py), and a rank test of
-# 4 against 4 is the smallest that can reach p < 0.05.
+# From 4 processes a side on, the interval's coverage is 95 ± 2 % (tests/test_statistics.py), and a
+# rank test of 4 against 4 is the smallest that can reach p < 0.05.
 MIN_PROCESSES = 4
 MAX_PROCESSES = 1000  # no more are ever proposed
 OUTLIER_ALPHA = 0.01
@@ -30,7 +31,9 @@ FAR = 0.05  # a value nearer to the median than this share is no outlier
 
 @dataclass(frozen=True)
 class Ratio:
-    """A ratio of means with its 95 % interval; low and high are None where the processes are too few."""
+    """A ratio of means with its 95 % interval; low and high are None where the processes are too
+    few.
+    """
 
     value: float
     low: float | None
@@ -56,7 +59,8 @@ class Ratio:
 
 
 def process_means(runs: pd.DataFrame, column: str) -> dict[tuple, np.ndarray]:
-    """Collapse the recorded runs of each process to their mean: cell (names in the order of AXES) → one value a round.
+    """Collapse the recorded runs of each process to their mean: cell (names in the order of AXES) →
+    one value a round.
 
     Runs without a value are left out, and so are cells without any.
     """
@@ -69,7 +73,9 @@ def process_means(runs: pd.DataFrame, column: str) -> dict[tuple, np.ndarray]:
 
 
 def ratio_of_means(of, to) -> Ratio:
-    """mean(of) / mean(to) for positive values of independent processes, with its bootstrap-t interval."""
+    """mean(of) / mean(to) for positive values of independent processes, with its bootstrap-t
+    interval.
+    """
     of, to = np.asarray(of, float), np.asarray(to, float)
     value, low, high = float(of.mean() / to.mean()), None, None
     if min(of.size, to.size) >= MIN_PROCESSES:
@@ -80,11 +86,12 @@ def ratio_of_means(of, to) -> Ratio:
 def bootstrap_t(of: np.ndarray, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Bounds of the studentised bootstrap interval of mean(of) / mean(to) along the last axis.
 
-    Each resample's log ratio is centred and divided by its own standard error (delta method); the quantiles of that
-    pivot, times the sample's standard error, give the interval (Efron and Tibshirani 1993, section 12.5). The logarithm
-    keeps the bounds positive and makes of/to and to/of agree. In simulation at 4 to 12 processes a side with 2 to 30 %
-    noise this covers 94 to 97 %; the percentile and BCa intervals of 4 to 8 cover 85 to 92 %, because a
-    resample of n values varies less than the population by (n − 1)/n and knows nothing of Student's t.
+    Each resample's log ratio is centred and divided by its own standard error (delta method); the
+    quantiles of that pivot, times the sample's standard error, give the interval (Efron and
+    Tibshirani 1993, section 12.5). The logarithm keeps the bounds positive and makes of/to and
+    to/of agree. In simulation at 4 to 12 processes a side with 2 to 30 % noise this covers 94 to 97
+    %; the percentile and BCa intervals of 4 to 8 cover 85 to 92 %, because a resample of n values
+    varies less than the population by (n − 1)/n and knows nothing of Student's t.
     """
     centre, error = _log_ratio(of, to), _standard_error(of, to)
 
@@ -110,7 +117,9 @@ def _log_ratio(of, to):
 
 
 def _standard_error(of, to):
-    """Of the log ratio of means, by the delta method: the root of the summed squared relative errors."""
+    """Of the log ratio of means, by the delta method: the root of the summed squared relative
+    errors.
+    """
     return np.hypot(*(x.std(-1, ddof=1) / x.mean(-1) / np.sqrt(x.shape[-1]) for x in (of, to)))
 
 
@@ -120,11 +129,12 @@ def within(margin: float) -> tuple[float, float]:
 
 
 def processes_to_tell(of, to, low: float, high: float, alpha: float) -> int | None:
-    """How many processes a side it takes at least, and more than there are, to tell where the ratio lies.
+    """How many processes a side it takes at least, and more than there are, to tell where the ratio
+    lies.
 
-    By Student's t with the spread and the ratio seen so far, for an interval inside [low, high] or beyond; a ratio that
-    lies beyond needs the rank test at alpha as well. Without a spread (fewer than 2 a side) it is what any spread
-    needs. None where MAX_PROCESSES would not do.
+    By Student's t with the spread and the ratio seen so far, for an interval inside [low, high] or
+    beyond; a ratio that lies beyond needs the rank test at alpha as well. Without a spread (fewer
+    than 2 a side) it is what any spread needs. None where MAX_PROCESSES would not do.
     """
     of, to = np.asarray(of, float), np.asarray(to, float)
     value, there = of.mean() / to.mean(), min(of.size, to.size)
@@ -144,7 +154,9 @@ def processes_to_tell(of, to, low: float, high: float, alpha: float) -> int | No
 
 @cache
 def smallest_rank_p(n: int, m: int) -> float:
-    """The smallest two-sided p that a rank test of n against m values can reach: 2 / C(n + m, n)."""
+    """The smallest two-sided p that a rank test of n against m values can reach: 2 / C(n + m,
+    n).
+    """
     return min(1.0, 2 / comb(n + m, n))
 
 
@@ -157,7 +169,8 @@ def processes_for_rank_test(alpha: float) -> int:
 def rank_test(a, b, alpha: float = 1 - CONFIDENCE) -> float | None:
     """The two-sided Mann-Whitney p; None where no outcome could be significant at alpha.
 
-    alpha is what the smallest of several p must reach: 0.05 divided by their number (Holm's first step).
+    alpha is what the smallest of several p must reach: 0.05 divided by their number (Holm's first
+    step).
     """
     if smallest_rank_p(len(a), len(b)) > alpha:
         return None
@@ -181,21 +194,22 @@ class Placed:
     place: str  # INSIDE, BEYOND, UNCLEAR or TOO_FEW
     ratio: Ratio
     p: float | None  # of the rank test, Holm-corrected; None where it could not reach significance
-    needs: (
-        int | None
-    )  # processes a side at least, where it is UNCLEAR or TOO_FEW; None: no number would do
+    # processes a side at least, where it is UNCLEAR or TOO_FEW; None: no number would do
+    needs: int | None
 
 
 def place_ratios(samples: dict, low: float, high: float) -> dict:
     """Key → (of, to), the processes of both sides, to key → Placed: where mean(of) / mean(to) lies.
 
-    INSIDE: the whole interval lies in [low, high]. BEYOND takes two things: the whole interval lies on one side of them,
-    and a rank test refuses the nearer bound, its p values Holm-corrected over all the samples.
+    INSIDE: the whole interval lies in [low, high]. BEYOND takes two things: the whole interval lies
+    on one side of them, and a rank test refuses the nearer bound, its p values Holm-corrected over
+    all the samples.
     """
     alpha = (1 - CONFIDENCE) / max(1, len(samples))
     ratios = {key: ratio_of_means(of, to) for key, (of, to) in samples.items()}
     p = [_p_within(*samples[key], ratio, low, high, alpha) for key, ratio in ratios.items()]
-    # One that cannot reach significance is a comparison all the same: it enters the correction with p = 1.
+    # One that cannot reach significance is a comparison all the same: it enters the correction with
+    # p = 1.
     corrected = holm([1 if value is None else value for value in p])
     found = {}
     for (key, ratio), raw, adjusted in zip(ratios.items(), p, corrected, strict=True):
@@ -211,7 +225,9 @@ def place_ratios(samples: dict, low: float, high: float) -> dict:
 
 
 def _p_within(of, to, ratio: Ratio, low: float, high: float, alpha: float) -> float | None:
-    """The p of a true ratio in [low, high]: 1 where the ratio is in there, else that of the nearer bound."""
+    """The p of a true ratio in [low, high]: 1 where the ratio is in there, else that of the nearer
+    bound.
+    """
     if smallest_rank_p(*ratio.n) > alpha:
         return None
     if low <= ratio.value <= high:
@@ -229,12 +245,13 @@ def _place(ratio: Ratio, p: float | None, low: float, high: float) -> str:
 
 
 def outliers(values, groups=None) -> np.ndarray:
-    """Flag values far from the others of their group; a flag is shown, the value stays in every mean.
+    """Flag values far from the others of their group; a flag is shown, the value stays in every
+    mean.
 
-    Far is what Grubbs' test finds (Grubbs 1969: distance from the mean in standard deviations; of normal values it flags
-    one in a group with the probability OUTLIER_ALPHA, whatever the group's size) and more than the share FAR of the
-    median. In a group of fewer than MIN_OUTLIER_GROUP values none is. `groups`: the number of each value's group; without it all are
-    of one.
+    Far is what Grubbs' test finds (Grubbs 1969: distance from the mean in standard deviations; of
+    normal values it flags one in a group with the probability OUTLIER_ALPHA, whatever the group's
+    size) and more than the share FAR of the median. In a group of fewer than MIN_OUTLIER_GROUP
+    values none is. `groups`: the number of each value's group; without it all are of one.
     """
     values = pd.Series(np.asarray(values, float))
     grouped = values.groupby(np.zeros(values.size) if groups is None else np.asarray(groups))
@@ -246,47 +263,3 @@ def outliers(values, groups=None) -> np.ndarray:
     most = (n - 1) / np.sqrt(n) * np.sqrt(t**2 / (n - 2 + t**2)) * grouped.transform("std")
     far = (values - median).abs() > FAR * median.abs()
     return (tested & far & (distance > most)).to_numpy()
-
-
-TERMS = {"1": 0, "T": 1, "T2": 2}  # the term's name → its power of T
-
-
-@dataclass(frozen=True)
-class Fit:
-    """A least-squares polynomial in the number of tokens; MiB, MiB a token, MiB a token squared."""
-
-    terms: tuple[str, ...]
-    coefficients: tuple[float, ...]
-    intervals: tuple[tuple[float, float], ...] | None  # None: no more lengths than terms
-    lengths: int
-
-    def share(self, term: str, tokens: float) -> float:
-        """The part of the fitted value at this length that one term makes up (1 = all of it)."""
-        parts = {
-            name: value * tokens ** TERMS[name]
-            for name, value in zip(self.terms, self.coefficients, strict=True)
-        }
-        return parts[term] / sum(parts.values())
-
-
-def fit_growth(tokens, mib, terms=("1", "T", "T2")) -> Fit | None:
-    """Fit mib = a + bT + cT² (or the terms given) with 95 % intervals from Student's t.
-
-    None if there are fewer different lengths than terms. Intervals need one more length than there are terms.
-    """
-    tokens, mib = np.asarray(tokens, float), np.asarray(mib, float)
-    lengths, freedom = np.unique(tokens).size, tokens.size - len(terms)
-    if lengths < len(terms):
-        return None
-    scale = tokens.max()  # powers of T/scale keep the normal equations well conditioned
-    powers = np.array([TERMS[term] for term in terms])
-    design = (tokens[:, None] / scale) ** powers
-    solution, *_ = np.linalg.lstsq(design, mib)
-    intervals = None
-    if lengths > len(terms):
-        variance = np.sum((mib - design @ solution) ** 2) / freedom
-        error = np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
-        half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
-        bounds = np.stack([solution - half, solution + half]) / scale**powers
-        intervals = tuple((float(low), float(high)) for low, high in bounds.T)
-    return Fit(tuple(terms), tuple(map(float, solution / scale**powers)), intervals, lengths)

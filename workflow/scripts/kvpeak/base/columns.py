@@ -31,6 +31,13 @@ def columns(*described: tuple[str, str, str]) -> tuple[Column, ...]:
     return tuple(Column(*each) for each in described)
 
 
+# Columns of RUNS and SUMMARY that hold a speed: what is fast, and its unit.
+SPEEDS = {
+    "prefill_tok_s": ("prefill", "tok/s"),
+    "ttft_ms": ("time to first token", "ms"),
+    "decode_tok_s": ("decode", "tok/s"),
+}
+
 _MEANINGS = {
     "commit": "the engine's revision, a name of `commits` in the matrix",
     "model": "a name of `models`",
@@ -156,11 +163,6 @@ CHECKS = Table(
     ),
 )
 
-_SPEED_NAMES = {
-    "prefill_tok_s": ("tok/s", "prefill"),
-    "ttft_ms": ("ms", "time to first token"),
-    "decode_tok_s": ("tok/s", "decode"),
-}
 COMPARISON = Table(
     "what compare.py --out FILE.csv writes",
     "one cell of either folder",
@@ -174,7 +176,7 @@ COMPARISON = Table(
     )
     + tuple(
         Column(f"{name}_{part}", unit if part in ("before", "after") else "", meaning.format(what))
-        for name, (unit, what) in _SPEED_NAMES.items()
+        for name, (what, unit) in SPEEDS.items()
         for part, meaning in {
             "before": "{}: mean over the processes of the first folder",
             "after": "{}: of the second",

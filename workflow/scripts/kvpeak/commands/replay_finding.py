@@ -12,7 +12,7 @@ from pathlib import Path
 from kvpeak.base.files import write_together
 from kvpeak.replay.finding import tables
 from kvpeak.replay.published import read_cells
-from kvpeak.report.figures import predicted_by_length
+from kvpeak.report.replay_figures import predicted_by_length
 
 
 def arguments(parser: ArgumentParser) -> None:

@@ -1,4 +1,6 @@
-"""Values as Markdown: nothing that was measured or configured can change the document's structure."""
+"""Values as Markdown: nothing that was measured or configured can change the document's
+structure.
+"""
 
 import math
 import re
@@ -13,7 +15,9 @@ class Markdown(str):
 
 
 def escape(value) -> Markdown:
-    """Spell any value as one line of plain text that Markdown shows as it is; None and NaN are '–'."""
+    """Spell any value as one line of plain text that Markdown shows as it is; None and NaN are
+    '–'.
+    """
     if isinstance(value, Markdown):
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):

@@ -1,16 +1,20 @@
-"""Where the results come from, as their records say: engines, models, prompts, harness, environments, commands."""
+"""Where the results come from, as their records say: engines, models, prompts, harness,
+environments, commands.
+"""
 
 import hashlib
 import json
 from pathlib import Path
 
+from kvpeak.base.fields import split_texts
 from kvpeak.experiment.matrix import Matrix
 
 
 def read_records(plan: list[dict]) -> list[dict]:
     """One cell.json of each measured combination of commit, model and prompt, in the plan's order.
 
-    Not of every cell: what may differ between the cells of one combination (caches, caps, rounds) is in the tables.
+    Not of every cell: what may differ between the cells of one combination (caches, caps, rounds)
+    is in the tables.
     """
     records = {}
     for row in plan:
@@ -24,12 +28,14 @@ def read_records(plan: list[dict]) -> list[dict]:
 
 
 def engines(summary: list[dict]) -> list[dict]:
-    """What each commit ran in any of its cells: packages with their versions, and the BLAS where a CPU computed."""
+    """What each commit ran in any of its cells: packages with their versions, and the BLAS where a
+    CPU computed.
+    """
     found: dict[str, dict[str, dict]] = {}
     for row in summary:
         said = found.setdefault(row["commit"], {"versions": {}, "blas": {}})
         for column, texts in said.items():
-            texts |= dict.fromkeys((row[column] or "").split("; "))
+            texts |= dict.fromkeys(split_texts(row[column]))
     return [{"commit": commit, "versions": _spelled(**said)} for commit, said in found.items()]
 
 
@@ -41,7 +47,9 @@ def _spelled(versions: dict, blas: dict) -> str:
 
 
 def models(records: list[dict]) -> list[dict]:
-    """Each measured model: source, weights, dtypes, generated tokens, and the hash of its model.json."""
+    """Each measured model: source, weights, dtypes, generated tokens, and the hash of its
+    model.json.
+    """
     found = {}
     for record in records:
         entry = record["request"]["model"]

@@ -1,0 +1,34 @@
+"""Draw the figures of the finding: report/figures/*.svg, and figures.json with their titles, alt
+texts and captions.
+"""
+
+from pathlib import Path
+
+from kvpeak.analysis.results import read_results
+from kvpeak.experiment.matrix import load_matrix
+from kvpeak.report.drawing import draw, write_figures
+from kvpeak.report.sources import replayed
+
+
+def arguments(parser) -> None:
+    for name, where in {
+        "matrix": "config/matrix.yaml",
+        "plan": "results/plan.csv",
+        "summary": "results/summary.csv",
+        "runs": "results/runs.csv",
+        "cells": "results/cells",
+        "replay": "results/replay",
+        "out": "report/figures",
+    }.items():
+        parser.add_argument(
+            f"--{name}", type=Path, default=Path(where), help="default: %(default)s"
+        )
+
+
+def run(given) -> None:
+    matrix = load_matrix(given.matrix)
+    results = read_results(given.plan, given.summary, given.runs)
+    replay = given.replay if replayed(matrix) else None
+    figures = draw(results, matrix.compare, given.cells, replay)
+    write_figures(figures, given.out)
+    print(f"{given.out}: {', '.join(figure.name for figure in figures) or 'no figure, no data'}")

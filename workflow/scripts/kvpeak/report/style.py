@@ -1,0 +1,128 @@
+"""How every figure looks: small, readable in black and white, the same bytes for the same data.
+
+Colours are Okabe and Ito's, which colour-blind readers can tell apart; a marker, a fill or a hatch
+says the same thing again.
+"""
+
+import functools
+import io
+from dataclasses import dataclass
+
+import matplotlib.style
+from matplotlib.figure import Figure as Canvas
+
+COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000")
+MARKERS = ("o", "s", "^", "D", "v", "P")
+LINES = {"before": "--", "after": "-"}
+MOST_COLUMNS = 3  # panels side by side
+MOST_PANELS = 6
+MOST_ROWS = 24  # pairs of cells in a figure
+MOST_SPOKEN = 3  # pairs of cells in an alt text
+TITLE_WIDTH = 30  # characters over a panel
+STYLE = {
+    "svg.hashsalt": "kvpeak",
+    "svg.fonttype": "none",
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#DDDDDD",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.fontsize": 7,
+}
+HATCHES = ("", "////", "xx", "||", "\\\\\\\\", "++")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A drawn figure: `name` becomes the file NAME.svg; the texts are plain, not yet escaped for
+    Markdown.
+    """
+
+    name: str
+    title: str
+    alt: str  # what the figure shows, for those who cannot see it
+    caption: str  # how to read it
+    svg: str
+    about: str = ""  # the slug of the comparison that it belongs to
+    sources: tuple[str, ...] = ()  # files below results/ that it was drawn from, beside the tables
+
+
+def styled(draw):
+    """Draw with STYLE, whatever else this process draws."""
+
+    @functools.wraps(draw)
+    def styled(*arguments):
+        with matplotlib.style.context(["default", STYLE]):
+            return draw(*arguments)
+
+    return styled
+
+
+def canvas(panels: int, height: float):
+    """A figure with this many panels in rows of MOST_COLUMNS, each `height` inches high, and the
+    panels' axes.
+    """
+    columns = min(panels, MOST_COLUMNS)
+    lines = -(-panels // columns)
+    figure = Canvas(
+        figsize=(max(3.6, 2.2 * columns + 0.4), height * lines + 0.3), layout="constrained"
+    )
+    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    for ax in axes[panels:]:
+        ax.remove()
+    return figure, axes[:panels]
+
+
+def legend(figure, axes) -> None:
+    """One legend for all panels, below them."""
+    entries = {}
+    for ax in axes:
+        handles, labels = ax.get_legend_handles_labels()
+        entries |= dict(zip(labels, handles, strict=True))
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=2)
+
+
+def svg(figure) -> str:
+    """The figure as SVG text; the same bytes for the same drawing, wherever and whenever it is
+    made.
+    """
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return out.getvalue()
+
+
+def ticks(values: set[int], most: int = 4) -> list[int]:
+    """The values, or of many the first, the last and some between that do not stand too near to one
+    another.
+    """
+    shown, room = [], (max(values) - min(values)) / most
+    for value in sorted(values, reverse=True):
+        if not shown or shown[-1] - value >= room or len(values) <= 2:
+            shown.append(value)
+    return shown[::-1]
+
+
+def stack(ax, bars: list[tuple[str, list[float]]], parts: dict[str, tuple[str, str]]) -> None:
+    """Horizontal stacked bars: for each a label and its parts' lengths; the sum stands at the
+    end.
+    """
+    lefts = [0.0] * len(bars)
+    outline = {"height": 0.7, "edgecolor": "black", "linewidth": 0.5}
+    for number, (name, (colour, hatch)) in enumerate(parts.items()):
+        widths = [lengths[number] for _, lengths in bars]
+        places = range(len(bars))
+        ax.barh(places, widths, left=lefts, color=colour, hatch=hatch, label=name, **outline)
+        lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+    beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
+    for row, total in enumerate(lefts):
+        ax.annotate(f"{total:,.0f}", (total, row), **beside)
+    ax.set_yticks(range(len(bars)), [text for text, _ in bars])
+    ax.invert_yaxis()
+    ax.grid(axis="y", visible=False)
+    ax.margins(x=0.1)
+    ax.xaxis.set_major_formatter("{x:,.0f}")
+    ax.figure.legend(loc="outside lower center", ncols=len(parts))

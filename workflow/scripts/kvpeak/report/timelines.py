@@ -1,0 +1,125 @@
+"""Memory over time: the samples of one process, read from its folder and drawn."""
+
+import csv
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from kvpeak.analysis.comparisons import Comparison, Pair, spell_name
+from kvpeak.base.axes import AXES, Cell
+from kvpeak.report.style import COLOURS, Canvas, Figure, styled, svg
+
+NARROW = 0.05  # a phase of less than this share of the time has no room for its name
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The sampled memory of one process: rows of memory.csv, phases and warm-up of cell.json."""
+
+    label: str
+    t_s: list[float]
+    mib: list[float]
+    phases: list[dict]  # {phase, start_s, end_s}
+    warmup: int  # how many of the runs, from run 0 on, are warm-up
+    source: str = ""  # its memory.csv below results/
+
+
+def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]:
+    """The first process of both sides of a pair, as sampled; a side without a folder is left
+    out.
+    """
+    found = []
+    for name in (comparison.before, comparison.after):
+        names = pair.names | {comparison.axis: name}
+        folder = cells / Cell(*(names[axis] for axis in AXES)).path
+        if (folder / "memory.csv").exists():
+            label = ", ".join(spell_name(axis, names[axis]) for axis in AXES)
+            source = (folder / "memory.csv").relative_to(cells.parent)
+            found.append(replace(read_timeline(folder, label), source=source.as_posix()))
+    return found
+
+
+def read_timeline(folder: Path, label: str) -> Timeline:
+    """A cell's memory.csv and the phases of its cell.json; the device's memory under CUDA, else the
+    footprint.
+    """
+    record = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    cuda = record["engine"].get("device", {}).get("accelerator") == "cuda"
+    column = "device_mib" if cuda else "footprint_mib"
+    with (folder / "memory.csv").open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row[column]]
+    return Timeline(
+        label=label,
+        t_s=[float(row["t_s"]) for row in rows],
+        mib=[float(row[column]) for row in rows],
+        phases=record["phases"],
+        warmup=record["request"]["protocol"]["warmup"],
+    )
+
+
+@styled
+def memory_over_time(lines: list[Timeline]) -> Figure | None:
+    """Sampled memory of processes over time, one above the other on the same scales, their phases
+    marked.
+    """
+    lines = [line for line in lines if line.t_s]
+    if not lines:
+        return None
+    figure = Canvas(figsize=(6.4, 0.4 + 1.6 * len(lines)), layout="constrained")
+    axes = figure.subplots(len(lines), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
+    longest = max(line.t_s[-1] for line in lines)
+    for ax, line in zip(axes, lines, strict=True):
+        ax.plot(line.t_s, line.mib, color=COLOURS[1], linewidth=1)
+        ax.set_title(line.label, loc="left")
+        ax.set_ylabel("memory (MiB)")
+        ax.yaxis.set_major_formatter("{x:,.0f}")
+        ax.grid(axis="x", visible=False)
+        _mark_phases(ax, line, longest)
+    axes[0].set_ylim(0, 1.25 * max(max(line.mib) for line in lines))
+    axes[0].set_xlim(left=0)
+    axes[-1].set_xlabel("time since the process started (s)")
+    peaks = "; ".join(
+        f"{line.label}: up to {max(line.mib):,.0f} MiB in {line.t_s[-1]:,.1f} s" for line in lines
+    )
+    return Figure(
+        name="memory-over-time",
+        title="Memory over time",
+        alt=f"Sampled memory of one process over time. {peaks}.",
+        caption="Sampled memory of one process; bands are its phases (load, warm-up, runs), "
+        "hatched: warm-up. A sample can miss a short peak, so that the operating system's own peak "
+        "may lie higher.",
+        svg=svg(figure),
+        sources=tuple(line.source for line in lines),
+    )
+
+
+def _mark_phases(ax, line: Timeline, longest: float) -> None:
+    """A band for each phase, with its name where there is room."""
+    outline = {"edgecolor": "#CCCCCC", "linewidth": 0.5, "zorder": 0}
+    above = {"xycoords": ("data", "axes fraction"), "xytext": (0, -2), "ha": "center", "va": "top"}
+    for number, (name, start, end) in enumerate(_spans(line)):
+        hatch = "//" if name == "warm-up" else None
+        colour = "#F0F0F0" if number % 2 else "white"
+        ax.axvspan(start, end, facecolor=colour, hatch=hatch, **outline)
+        if end - start >= NARROW * longest:
+            middle = ((start + end) / 2, 1)
+            ax.annotate(name, middle, textcoords="offset points", fontsize=7, **above)
+
+
+def _spans(line: Timeline) -> list[tuple[str, float, float]]:
+    """The phases that are marked, as (name, start, end): load, each warm-up run, each recorded run
+    from 1 on.
+    """
+    spans: dict[str, tuple[str, float, float]] = {}
+    for phase in line.phases:
+        step, _, run = phase["phase"].partition("-")
+        if run.isdigit():
+            name = "warm-up" if int(run) < line.warmup else f"run {int(run) - line.warmup + 1}"
+        elif step == "load":
+            name = "load"
+        else:
+            continue
+        key = run or step
+        start = spans[key][1] if key in spans else phase["start_s"]
+        spans[key] = (name, start, phase["end_s"])
+    return list(spans.values())

@@ -37,11 +37,11 @@ finding: $(INSTALLED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md$(CONFIG)
 
 failed: $(INSTALLED)
-	$(BIN)/python workflow/scripts/failed.py
+	$(BIN)/kvpeak failed
 
 faults: $(DEV)
 	$(BIN)/python -m pytest -m fault
-	$(BIN)/python tests/faults/power_cut.py --times 30 --seed 0
+	PYTHONPATH=tests $(BIN)/python tests/faults/power_cut.py --times 30 --seed 0
 
 wheels: $(INSTALLED)
 	$(BIN)/python workflow/scripts/collect_wheels.py --accel $(ACCEL) $(addprefix --matrix ,$(MATRIX))
@@ -60,7 +60,7 @@ format: $(DEV)
 	$(BIN)/snakefmt Snakefile workflow/rules
 
 publish: finding
-	$(BIN)/python workflow/scripts/publish.py$(if $(MATRIX), --matrix '$(MATRIX)') '$(or $(NAME),$(shell uname -s)-$(shell date +%F))'
+	$(BIN)/kvpeak publish$(if $(MATRIX), --matrix '$(MATRIX)') '$(or $(NAME),$(shell uname -s)-$(shell date +%F))'
 
 columns: $(INSTALLED)
 	$(BIN)/python workflow/scripts/columns.py
@@ -69,7 +69,7 @@ bench: $(DEV)
 	$(BIN)/python tests/bench/blas_speed.py
 	$(BIN)/python tests/bench/engine_speed.py
 	$(BIN)/python tests/bench/replay_speed.py
-	$(BIN)/python tests/bench/many_cells.py 1000 10000 50000
+	PYTHONPATH=tests $(BIN)/python tests/bench/many_cells.py 1000 10000 50000
 
 $(VENV)/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON): not found. Try: make PYTHON=python3.12"; exit 1; }
@@ -78,8 +78,9 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/uv.txt
 
-$(INSTALLED): requirements/runtime.txt requirements/$(ACCEL).txt | $(VENV)/bin/python
+$(INSTALLED): requirements/runtime.txt requirements/$(ACCEL).txt pyproject.toml | $(VENV)/bin/python
 	$(INSTALL) --quiet -r requirements/runtime.txt -r requirements/$(ACCEL).txt
+	$(INSTALL) --quiet --no-deps --no-build-isolation --editable .
 	rm -f $(VENV)/.installed-cpu $(VENV)/.installed-cuda*
 	touch $@
 

@@ -1,14 +1,13 @@
-"""compare.py as it is called, on the small result set and a changed copy of it."""
+"""kvpeak compare as it is called, on the small result set and a changed copy of it."""
 
 import csv
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-import compare
 from kvpeak.base.columns import COMPARISON
+from kvpeak.cli import start
 
 SMALL = Path(__file__).parent / "data/small"
 
@@ -25,13 +24,12 @@ def folders(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["compare.py", *arguments])
-    return compare.main()
+def run(*arguments):
+    return start(["compare", *arguments])
 
 
-def test_the_largest_change_leads_and_what_else_differs_is_said(folders, monkeypatch, capsys):
-    assert run(monkeypatch, "A", "B") == 0
+def test_the_largest_change_leads_and_what_else_differs_is_said(folders, capsys):
+    assert run("A", "B") == 0
     text = capsys.readouterr().out
     title, _, sentence = text.splitlines()[:3]
     assert title == (
@@ -43,11 +41,11 @@ def test_the_largest_change_leads_and_what_else_differs_is_said(folders, monkeyp
     assert "Without the flagged row: From A to B" in text
 
 
-def test_other_threads_and_lengths_are_said(folders, monkeypatch, capsys):
+def test_other_threads_and_lengths_are_said(folders, capsys):
     table = folders / "B/summary.csv"
     text = table.read_text().replace("2 threads", "1 threads", 2).replace(",2049,128,", ",2048,64,")
     table.write_text(text)
-    run(monkeypatch, "A", "B")
+    run("A", "B")
     text = capsys.readouterr().out
     sides = "The two sides of {} of 8 pairs"
     assert f"{sides.format(2)} computed with a different BLAS, or with a different number" in text
@@ -55,7 +53,7 @@ def test_other_threads_and_lengths_are_said(folders, monkeypatch, capsys):
     assert f"{sides.format(3)} generated different numbers of tokens." in text
 
 
-def test_a_folder_of_before_there_was_a_column_is_read(folders, monkeypatch, capsys):
+def test_a_folder_of_before_there_was_a_column_is_read(folders, capsys):
     later = ("peak_device_min_mib", "versions", "blas")
     with Path("A/summary.csv").open(newline="") as file:
         rows = [
@@ -66,19 +64,19 @@ def test_a_folder_of_before_there_was_a_column_is_read(folders, monkeypatch, cap
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    assert run(monkeypatch, "A", "B") == 0
+    assert run("A", "B") == 0
     assert "BLAS" not in capsys.readouterr().out
 
 
-def test_a_folder_compared_with_itself_shows_nothing(folders, monkeypatch, capsys):
-    run(monkeypatch, "A", "A")
+def test_a_folder_compared_with_itself_shows_nothing(folders, capsys):
+    run("A", "A")
     text = capsys.readouterr().out
     assert text.startswith("# From A to A no peak changes above the noise\n")
     assert "different" not in text and "other tokens" not in text
 
 
-def test_csv_has_every_cell_and_the_described_columns(folders, monkeypatch):
-    assert run(monkeypatch, "A", "B", "--out", "out/c.csv") == 0
+def test_csv_has_every_cell_and_the_described_columns(folders):
+    assert run("A", "B", "--out", "out/c.csv") == 0
     with Path("out/c.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))
     assert tuple(rows[0]) == COMPARISON.names
@@ -88,13 +86,13 @@ def test_csv_has_every_cell_and_the_described_columns(folders, monkeypatch):
     assert rows[4]["outcome_before"] == "oom"
 
 
-def test_a_cell_of_one_folder_only_is_counted(folders, monkeypatch, capsys):
+def test_a_cell_of_one_folder_only_is_counted(folders, capsys):
     table = folders / "B/summary.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
-    run(monkeypatch, "A", "B")
+    run("A", "B")
     assert "1 cells are in one of the folders only." in capsys.readouterr().out
 
 
-def test_a_folder_without_results_is_one_line(folders, monkeypatch, capsys):
-    assert run(monkeypatch, "A", "nowhere") == 1
-    assert capsys.readouterr().err.startswith("compare: nowhere/plan.csv: No such file")
+def test_a_folder_without_results_is_one_line(folders, capsys):
+    assert run("A", "nowhere") == 1
+    assert capsys.readouterr().err.startswith("kvpeak compare: nowhere/plan.csv: No such file")

@@ -4,10 +4,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-BENCH = Path(__file__).parent / "bench/engine_speed.py"
-sys.path.insert(0, str(BENCH.parent))
+from engine_speed import interval
 
-from engine_speed import interval  # noqa: E402
+BENCH = Path(__file__).parent / "bench/engine_speed.py"
 
 
 def test_pairs_that_differ_widen_the_interval_and_more_rounds_of_them_do_not_narrow_it():

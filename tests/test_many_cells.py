@@ -1,24 +1,19 @@
 """The benchmark of many cells makes cells that the analysis takes for real ones; what it measures is for a person to read."""
 
 import csv
-import sys
 from pathlib import Path
 
-import expand
-from kvpeak.base.program import main
-from kvpeak.commands import aggregate
-
-sys.path.insert(0, str(Path(__file__).parent / "bench"))
-
 import many_cells
+
+from kvpeak.base.program import main
+from kvpeak.commands import aggregate, plan
 
 
 def test_every_cell_that_is_made_up_is_gathered(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # and back, whatever the benchmark makes the working directory
     many_cells.make_project(tmp_path / "project", 40)
     many_cells.measure_cells()
-    monkeypatch.setattr(sys, "argv", ["expand", "--out", "results/plan.csv"])
-    assert expand.main() == 0
+    assert main(plan, ["--out", "results/plan.csv"]) == 0
     assert main(aggregate, []) == 0
     with Path("results/summary.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

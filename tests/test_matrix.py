@@ -306,11 +306,11 @@ def test_a_file_that_is_no_mapping_is_one_line(tmp_path, text):
         load_matrix(file)
 
 
-def test_expand_shows_the_mistake_without_a_traceback_and_exits_1(tmp_path):
+def test_plan_shows_the_mistake_without_a_traceback_and_exits_1(tmp_path):
     file = tmp_path / "matrix.yaml"
     file.write_text(yaml.safe_dump(BASE | {"caps": ["4 x"]}))
     done = subprocess.run(
-        [sys.executable, "workflow/scripts/expand.py", "--matrix", file],
+        [sys.executable, "workflow/scripts/plan.py", "--matrix", file],
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 1

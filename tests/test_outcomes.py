@@ -101,7 +101,7 @@ def test_the_runner_writes_a_skipped_cell_without_starting_an_engine_and_the_pla
     Path("matrix.yaml").write_text(yaml.safe_dump(MATRIX))
     end("m", "oom")
     why = "would exceed the memory: m ended with oom in r1"
-    assert f"\n  1 skipped: {why}\n" in run("expand.py", "--matrix", "matrix.yaml").stdout
+    assert f"\n  1 skipped: {why}\n" in run("plan.py", "--matrix", "matrix.yaml").stdout
     done = run("run_cell.py", f"results/cells/{cell('l').path}", "--matrix", "matrix.yaml")
     assert done.returncode == 0
     assert done.stderr == f"cell 3 of 3: skipped: {why}\n"
@@ -109,7 +109,7 @@ def test_the_runner_writes_a_skipped_cell_without_starting_an_engine_and_the_pla
     assert (record["outcome"], record["detail"], record["log"]) == ("skipped", why, None)
     assert outcome_of(cell("l")) == "skipped"
     assert not starts_of(cell("l"))
-    assert "skipped" not in run("expand.py", "--matrix", "matrix.yaml").stdout
+    assert "skipped" not in run("plan.py", "--matrix", "matrix.yaml").stdout
 
 
 def start(prompt: str, name: str, **files: str) -> Path:

@@ -1,13 +1,12 @@
-"""publish.py as it is called: a folder that reads well on its own."""
+"""kvpeak publish as it is called: a folder that reads well on its own."""
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-import publish
+from kvpeak.cli import start
 
 SMALL = Path(__file__).parent / "data/small"
 CELL = "results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1"
@@ -46,13 +45,12 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run(monkeypatch, *arguments):
-    monkeypatch.setattr(sys, "argv", ["publish.py", *arguments])
-    return publish.main()
+def run(*arguments):
+    return start(["publish", *arguments])
 
 
-def test_the_document_and_all_that_it_rests_on_are_copied(project, monkeypatch):
-    assert run(monkeypatch, "a") == 0
+def test_the_document_and_all_that_it_rests_on_are_copied(project):
+    assert run("a") == 0
     target = project / "docs/findings/a"
     found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
     tables = {f"results/{name}.csv" for name in ("plan", "runs", "summary", "checks")}
@@ -70,36 +68,36 @@ def test_the_document_and_all_that_it_rests_on_are_copied(project, monkeypatch):
     assert json.loads((target / CELL / "cell.json").read_text()) == {"outcome": "ok"}
 
 
-def test_another_matrix_brings_its_own_claims(project, monkeypatch):
+def test_another_matrix_brings_its_own_claims(project):
     Path("config").rename("cuda")
-    assert run(monkeypatch, "a", "--matrix", "cuda/matrix.yaml") == 0
+    assert run("a", "--matrix", "cuda/matrix.yaml") == 0
     target = project / "docs/findings/a/config"
     assert (target / "expected.yaml").read_text() == "expected: small\n"
 
 
-def test_only_the_links_to_figures_change(project, monkeypatch):
-    run(monkeypatch, "a")
+def test_only_the_links_to_figures_change(project):
+    run("a")
     text = (project / "docs/findings/a/finding.md").read_text()
     assert text == FINDING.replace("../results/replay/curve.svg", "figures/curve.svg")
 
 
-def test_a_second_time_leaves_nothing_of_the_first(project, monkeypatch):
-    run(monkeypatch, "a")
+def test_a_second_time_leaves_nothing_of_the_first(project):
+    run("a")
     Path("docs/findings/a/old.csv").write_text("old")
-    run(monkeypatch, "a")
+    run("a")
     assert not Path("docs/findings/a/old.csv").exists()
 
 
-def test_without_a_finding_it_is_one_line(project, monkeypatch, capsys):
+def test_without_a_finding_it_is_one_line(project, capsys):
     Path("report/finding.md").unlink()
-    assert run(monkeypatch, "a") == 1
+    assert run("a") == 1
     assert capsys.readouterr().err == (
-        "publish: report/finding.md: no such file; make it: make finding\n"
+        "kvpeak publish: report/finding.md: no such file; make it: make finding\n"
     )
     assert not Path("docs").exists()
 
 
 @pytest.mark.parametrize("name", ["../a", "a/b", "", ".a"])
-def test_a_name_stays_below_the_folder(project, monkeypatch, name):
-    with pytest.raises(SystemExit):
-        run(monkeypatch, name)
+def test_a_name_stays_below_the_folder(project, name, capsys):
+    assert run(name) == 2
+    assert "expected letters, digits" in capsys.readouterr().err

@@ -8,17 +8,16 @@ import jinja2
 import pytest
 from markdown_it import MarkdownIt
 
+from kvpeak.base import columns
+from kvpeak.replay.fit import fit_constant, worst_error
+from kvpeak.replay.prediction import PROCESS_MIB
+from kvpeak.replay.questions import best_cap
+from kvpeak.replay.workload import CAPACITY_FACTOR
+from kvpeak.report.context import read_replay
+from kvpeak.report.document import environment
+
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "workflow/scripts/replay_finding.py"
-sys.path.insert(0, str(PROGRAM.parent))
-
-from kvpeak.base import columns  # noqa: E402
-from kvpeak.replay.fit import fit_constant, worst_error  # noqa: E402
-from kvpeak.replay.prediction import PROCESS_MIB  # noqa: E402
-from kvpeak.replay.questions import best_cap  # noqa: E402
-from kvpeak.replay.workload import CAPACITY_FACTOR  # noqa: E402
-from kvpeak.report.context import read_replay  # noqa: E402
-from kvpeak.report.document import environment  # noqa: E402
 
 
 @pytest.fixture(scope="module")

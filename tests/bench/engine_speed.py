@@ -20,10 +20,9 @@ from statistics import median, quantiles
 
 import numpy as np
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "workflow/scripts"))
+from kvpeak.live.blas import load_blas
 
-from kvpeak.live.blas import load_blas  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 RESAMPLES = 9999
 

@@ -1,6 +1,6 @@
 """How planning and analysis grow with the number of cells: time and memory of each step, from cells made up here.
 
-    python tests/bench/many_cells.py 1000 10000 50000
+    PYTHONPATH=tests python tests/bench/many_cells.py 1000 10000 50000
 
 The cells' files have the real formats and sizes; nothing is measured. The limits that the project set itself for 10,000 cells:
 plan and dry run 12 s and 300 MiB, aggregate + check + figures + render 30 s and 1 GiB.
@@ -19,20 +19,18 @@ import time
 from pathlib import Path
 
 import yaml
+from conftest import Project
+
+from kvpeak.base.axes import Cell
+from kvpeak.base.columns import MEMORY, RUNS
+from kvpeak.experiment.matrix import load_matrix
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
-
-from conftest import Project  # noqa: E402
-
-from kvpeak.base.axes import Cell  # noqa: E402
-from kvpeak.base.columns import MEMORY, RUNS  # noqa: E402
-from kvpeak.experiment.matrix import load_matrix  # noqa: E402
 
 SCRIPTS = "workflow/scripts"
 DRY_RUN = ["-m", "snakemake", "--cores", "1", "-n", "--quiet", "all"]
 STEPS = {
-    "plan": [f"{SCRIPTS}/expand.py", "--out", "results/plan.csv"],
+    "plan": [f"{SCRIPTS}/plan.py", "--out", "results/plan.csv"],
     "dry again": DRY_RUN,
     "aggregate": [f"{SCRIPTS}/aggregate.py"],
     "check": [f"{SCRIPTS}/check.py"],

@@ -13,14 +13,13 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter, process_time
 
-ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "workflow/scripts"))
+from kvpeak.inputs.shapes import find_shapes
+from kvpeak.replay.pools import CandlePool
+from kvpeak.replay.replay import FastReplay, Replay
+from kvpeak.replay.trace import candle_trace, requests
+from kvpeak.replay.workload import KV_CACHES, Workload
 
-from kvpeak.inputs.shapes import find_shapes  # noqa: E402
-from kvpeak.replay.pools import CandlePool  # noqa: E402
-from kvpeak.replay.replay import FastReplay, Replay  # noqa: E402
-from kvpeak.replay.trace import candle_trace, requests  # noqa: E402
-from kvpeak.replay.workload import KV_CACHES, Workload  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 MODELS = (
     *("smollm2-135m-instruct", "qwen2.5-0.5b-instruct", "qwen2.5-1.5b-instruct"),

@@ -1,6 +1,6 @@
 """Cut the power of a run of the tiny project at random moments; one more plain run has to end in the same finding.
 
-    python tests/faults/power_cut.py --times 30 --seed 0
+    PYTHONPATH=tests python tests/faults/power_cut.py --times 30 --seed 0
 
 A cut is SIGKILL to the whole process group of Snakemake. Afterwards: every result that was complete at the cut is
 there, in its place or, if Snakemake measured the cell again, in the folder of its start; a plain invocation ends
@@ -20,10 +20,9 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "workflow/scripts"), str(ROOT / "tests")]
+from conftest import TINY_MATRIX, Project
 
-from conftest import TINY_MATRIX, Project  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 MATRIX = TINY_MATRIX | {
     "kv_caches": ["cat"],

@@ -14,10 +14,17 @@ CELL = "mlx-0.32.4/tiny/alice-16/{}/default/r1"
 
 
 def program(project: Project, name: str, *arguments: str) -> subprocess.CompletedProcess:
+    """Run one of the project's steps, or a command of kvpeak in the project's folder."""
+    step = project.folder / f"workflow/scripts/{name}.py"
+    command = [step] if step.exists() else ["-m", "kvpeak.cli", name]
     return subprocess.run(
-        [sys.executable, f"workflow/scripts/{name}.py", *arguments], cwd=project.folder,
-        env=project.environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+        [sys.executable, *command, *arguments],
+        cwd=project.folder,
+        env=project.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 def contents(project: Project, *patterns: str) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ rule plan:
     message:
         "Planning every cell of {input}"
     shell:
-        "python workflow/scripts/expand.py --matrix {input:q} --out {output:q} 2>&1 | tee {log:q} >&2"
+        "python workflow/scripts/plan.py --matrix {input:q} --out {output:q} 2>&1 | tee {log:q} >&2"
 
 
 rule aggregate:

@@ -5,7 +5,9 @@ or None for 0.
 """
 
 import argparse
+import importlib
 import os
+import re
 import sys
 from collections.abc import Callable
 from types import ModuleType
@@ -24,40 +26,65 @@ class Usage(UserError):
     """The command line cannot be understood."""
 
 
+class Help(argparse.HelpFormatter):
+    """Help that keeps the paragraphs of its text, and the lines of those with an indented one."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        fill = super()._fill_text
+        paragraphs = text.split("\n\n")
+        return "\n\n".join(
+            part if re.search("^ ", part, re.MULTILINE) else fill(part, width, indent)
+            for part in map(str.rstrip, paragraphs)
+        )
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, and whose help keeps the paragraphs of its text."""
 
     def __init__(self, **options):
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        options.setdefault("formatter_class", Help)
         super().__init__(**options)
+
+    def print_help(self, file=None):
+        """Print the help; unlike argparse's own this raises OSError where the output is full or closed."""
+        print(self.format_help(), end="", file=file)
 
     def error(self, message: str):
         """Raise Usage instead of printing the usage and exiting."""
         raise Usage(f"{message}; see {self.prog} --help")
 
 
-def main(command: ModuleType, argv: list[str] | None = None, name: str | None = None) -> int:
-    """Run a command with the arguments of the command line; returns its exit code."""
-    name = name or command.__name__.rsplit(".", 1)[-1]
+def main(command: str | ModuleType, argv: list[str] | None = None, name: str | None = None) -> int:
+    """Run a command with the arguments of the command line; returns its exit code.
+
+    The command is a module or the full name of one, which is then imported with its errors caught.
+    """
 
     def start() -> int | None:
-        parser = Parser(prog=name, description=command.__doc__)
-        command.arguments(parser)
-        return command.run(parser.parse_args(argv))
+        module = importlib.import_module(command) if isinstance(command, str) else command
+        parser = Parser(prog=shown, description=module.__doc__)
+        module.arguments(parser)
+        return module.run(parser.parse_args(argv))
 
-    return ended(name, start)
+    whole = command if isinstance(command, str) else command.__name__
+    shown = name or whole.rsplit(".", 1)[-1]
+    return ended(shown, start)
 
 
 def ended(name: str, run: Callable[[], int | None]) -> int:
-    """The exit code of `run`; what it raises for the person at the keyboard becomes one line on standard error."""
+    """The exit code of `run`; an error for the person at the keyboard is one line on standard error."""
     try:
-        code = run() or DONE
+        code = _finished(run)
         sys.stdout.flush()
         return code
     except Usage as error:
         return _say(name, str(error), USAGE)
     except UserError as error:
         return _say(name, str(error), FAILED)
+    except ModuleNotFoundError as error:
+        if (error.name or "kvpeak").split(".")[0] == "kvpeak":
+            raise
+        return _say(name, f"needs the package {error.name}, which is not installed", FAILED)
     except BrokenPipeError:
         _drop_output()
         return _say(name, "standard output was closed", CLOSED_PIPE)
@@ -67,6 +94,16 @@ def ended(name: str, run: Callable[[], int | None]) -> int:
         return _say(name, f"{where}: {error.strerror or error}", FAILED)
     except KeyboardInterrupt:
         return _say(name, "interrupted", INTERRUPTED)
+
+
+def _finished(run: Callable[[], int | None]) -> int:
+    """The exit code of `run`, or the one that argparse exits with after --help."""
+    try:
+        return run() or DONE
+    except SystemExit as stopped:
+        if not isinstance(stopped.code, int | None):
+            raise
+        return stopped.code or DONE
 
 
 def _say(name: str, message: str, code: int) -> int:

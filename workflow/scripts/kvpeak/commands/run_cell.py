@@ -37,11 +37,12 @@ def planned(out: Path, matrix: str, digest: str | None) -> dict:
     The planner says it in a process of its own, because the runner stays small. Raises UserError if the
     matrix does not plan the cell, or no longer asks what the digest stands for.
     """
-    program = str(SCRIPTS / "expand.py")
+    program = str(SCRIPTS / "plan.py")
     command = [sys.executable, program, "--matrix", matrix, "--request", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(done.stderr.strip() or f"expand.py ended with {done.returncode}")
+        said = done.stderr.strip().removeprefix("plan: ")
+        raise UserError(said or f"plan.py ended with {done.returncode}")
     said = json.loads(done.stdout)
     if digest and said["digest"] != digest:
         raise UserError(

@@ -2,11 +2,11 @@
 
 import json
 from functools import cache
-from pathlib import Path
 
 from kvpeak.base.kv_caches import PATTERN, SPELLED
+from kvpeak.base.shipped import shipped
 
-SCHEMAS = Path(__file__).parents[3] / "schemas"
+SCHEMAS = shipped("workflow/schemas")
 MATRIX = "matrix.schema.json"
 EXPECTED = "expected.schema.json"
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.shipped import shipped
 
-CONFIGS = Path(__file__).parents[4] / "config" / "models"
+CONFIGS = shipped("config/models")
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
 FAMILIES = ("qwen2", "llama")
 BLOCK = 256  # weights in one block of a GGUF k-quant

@@ -3,9 +3,9 @@
 import subprocess
 from pathlib import Path
 
-import kvpeak
 from kvpeak.base.files import sha256_of
 from kvpeak.base.layout import MODEL_RECORD
+from kvpeak.base.version import VERSION
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -18,7 +18,7 @@ def harness() -> dict:
     revision = _git("rev-parse", "HEAD")
     changed = _git("status", "--porcelain", "--", "workflow")
     return {
-        "version": kvpeak.__version__,
+        "version": VERSION,
         "revision": revision,
         "dirty": None if revision is None or changed is None else bool(changed),
     }

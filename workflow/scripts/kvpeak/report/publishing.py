@@ -1,19 +1,11 @@
-"""Copy a finding to docs/findings/NAME: the document, its figures, and all that it rests on.
+"""A finding in a folder of its own, with all that it rests on."""
 
-That is the matrix and its claims, the result tables, each cell's record and runs, and the timelines that a figure shows.
-Of the other cells memory.csv is left out; the peaks of its samples are in cell.json. Links inside the document are made to
-work there; nothing else of it changes.
-"""
-
-import argparse
 import csv
 import json
 import re
 import shutil
-import sys
 from pathlib import Path
 
-from kvpeak.base.axes import is_name
 from kvpeak.base.errors import UserError
 
 TABLES = ("plan.csv", "runs.csv", "summary.csv", "checks.csv")
@@ -74,35 +66,3 @@ def sources(described: Path) -> list[str]:
     """The files below results/ that the figures of figures.json were drawn from."""
     figures = json.loads(described.read_text(encoding="utf-8"))
     return [source for figure in figures for source in figure.get("sources", ())]
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("name", help="the folder's name below docs/findings/, e.g. cpu-2026-11-30")
-    parser.add_argument(
-        "--matrix", type=Path, default=Path("config/matrix.yaml"), help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--report", type=Path, default=Path("report/finding.md"), help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--results", type=Path, default=Path("results"), help="default: %(default)s"
-    )
-    parser.add_argument(
-        "--folder", type=Path, default=Path("docs/findings"), help="default: %(default)s"
-    )
-    arguments = parser.parse_args()
-    if not is_name(arguments.name):
-        parser.error(f"name: {arguments.name}: expected letters, digits, '.', '_' and '-'")
-    target = arguments.folder / arguments.name
-    try:
-        count = publish(arguments.matrix, arguments.report, arguments.results, target)
-    except UserError as error:
-        print(f"publish: {error}", file=sys.stderr)
-        return 1
-    print(f"{target}: {count} files")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,13 @@
-"""Compare two folders of results cell by cell, with the statistics of the finding: before and after an upgrade, or two machines.
+"""Compare two folders of results, with the statistics of the finding.
 
-python workflow/scripts/compare.py A/results B/results --out comparison.md
+They may be from before and after an upgrade, or from two machines:
+
+    kvpeak compare A/results B/results --out comparison.md
 """
 
 import argparse
 import csv
 import io
-import sys
 from pathlib import Path
 
 from kvpeak.analysis.comparisons import Comparison, Pair, compare_results, lead
@@ -18,6 +19,31 @@ from kvpeak.report import sections
 from kvpeak.report.markdown import escape
 
 FORMATS = (".md", ".csv")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", type=Path, help="a folder of results")
+    parser.add_argument("after", type=Path, help="another one")
+    parser.add_argument(
+        "--out", type=_out, help="FILE.md or FILE.csv; default: Markdown on the terminal"
+    )
+
+
+def run(given: argparse.Namespace) -> None:
+    before, after = given.before, given.after
+    comparison = compare_results(read(before), read(after), str(before), str(after))
+    csv_wanted = given.out and given.out.suffix == ".csv"
+    text = as_csv(comparison) if csv_wanted else as_markdown(comparison)
+    if given.out:
+        write_together(given.out.parent, {given.out.name: text})
+    else:
+        print(text, end="")
+
+
+def _out(text: str) -> Path:
+    if Path(text).suffix not in FORMATS:
+        raise argparse.ArgumentTypeError(f"{text}: expected a name that ends with .md or .csv")
+    return Path(text)
 
 
 def read(folder: Path):
@@ -82,34 +108,3 @@ def row_of(pair: Pair) -> dict:
     return {
         name: f"{value:.6g}" if isinstance(value, float) else value for name, value in row.items()
     }
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("before", type=Path, help="a folder of results")
-    parser.add_argument("after", type=Path, help="another one")
-    parser.add_argument(
-        "--out", type=Path, help="FILE.md or FILE.csv; default: Markdown on the terminal"
-    )
-    arguments = parser.parse_args()
-    if arguments.out and arguments.out.suffix not in FORMATS:
-        parser.error(f"--out: {arguments.out}: expected a name that ends with .md or .csv")
-    before, after = arguments.before, arguments.after
-    try:
-        comparison = compare_results(read(before), read(after), str(before), str(after))
-    except UserError as error:
-        print(f"compare: {error}", file=sys.stderr)
-        return 1
-    csv_wanted = arguments.out and arguments.out.suffix == ".csv"
-    text = as_csv(comparison) if csv_wanted else as_markdown(comparison)
-    if arguments.out:
-        write_together(arguments.out.parent, {arguments.out.name: text})
-    else:
-        print(text, end="")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,3 @@
+"""The version of kvpeak; pyproject.toml reads it from here."""
+
+VERSION = "0.1.0"

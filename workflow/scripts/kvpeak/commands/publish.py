@@ -1,0 +1,37 @@
+"""Copy a finding to docs/findings/NAME, with all that it rests on.
+
+That is the document, its figures, the matrix and its claims, the result tables, each cell's record and runs, and the timelines that a figure shows.
+Of the other cells memory.csv is left out; the peaks of its samples are in cell.json. Links inside the document are made to
+work there; nothing else of it changes.
+"""
+
+import argparse
+from pathlib import Path
+
+from kvpeak.base.axes import is_name
+from kvpeak.report.publishing import publish
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "name", type=_name, help="the folder's name below docs/findings/, e.g. cpu-2026-11-30"
+    )
+    for option, default in (
+        ("--matrix", "config/matrix.yaml"),
+        ("--report", "report/finding.md"),
+        ("--results", "results"),
+        ("--folder", "docs/findings"),
+    ):
+        parser.add_argument(option, type=Path, default=Path(default), help="default: %(default)s")
+
+
+def run(given: argparse.Namespace) -> None:
+    target = given.folder / given.name
+    count = publish(given.matrix, given.report, given.results, target)
+    print(f"{target}: {count} files")
+
+
+def _name(text: str) -> str:
+    if not is_name(text):
+        raise argparse.ArgumentTypeError(f"{text}: expected letters, digits, '.', '_' and '-'")
+    return text

@@ -20,7 +20,7 @@ from kvpeak.experiment.config_file import ConfigError, load_yaml
 from kvpeak.experiment.matrix import Matrix, load_matrix
 from kvpeak.live.loading import load_model
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 NASTY = [
     "../x", "/etc/passwd", "a\nb", "a\x00b", "$(touch pwned)", "`touch pwned`", "; touch pwned", "{x}", "%s", "", ".", "-n",
     "é" * 300, "x" * 5000, 10**400, -1, 1e308, float("nan"), float("inf"), None, True, [], {}, [[[[]]]], b"\xff",

@@ -1,0 +1,100 @@
+"""Publishing a stranger's results: nothing is read from or written to outside the folders that the command names."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvpeak.base.errors import UserError
+from kvpeak.report.publishing import publish
+
+SMALL = Path(__file__).parents[1] / "data/small"
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A project that can be published, with a key in the home folder beside it."""
+    home = tmp_path / "home"
+    (home / "project").mkdir(parents=True)
+    (home / "key").write_text("secret")
+    monkeypatch.chdir(home / "project")
+    shutil.copytree(SMALL, "results")
+    Path("results/checks.csv").write_text("claim\n")
+    Path("report/figures").mkdir(parents=True)
+    Path("report/figures/peak.svg").write_text("<svg/>")
+    Path("report/figures/figures.json").write_text("[]")
+    Path("report/finding.md").write_text("![Peak](figures/peak.svg)\n")
+    Path("config").mkdir()
+    for name in ("matrix", "expected"):
+        Path("config", f"{name}.yaml").write_text("a: 1\n")
+    return home / "project"
+
+
+def published(target: str = "docs/findings/a") -> int:
+    return publish(Path("config/matrix.yaml"), Path("report/finding.md"), Path("results"), Path(target))
+
+
+def everything(folder: Path) -> str:
+    return "".join(path.read_text() for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def refused_and_kept(project: Path) -> str:
+    """Publishing is refused in one line, and what was published before is as it was."""
+    before = everything(project / "docs/findings/a")
+    with pytest.raises(UserError) as raised:
+        published()
+    assert everything(project / "docs/findings/a") == before
+    assert sorted(os.listdir(project / "docs/findings")) == ["a"]
+    return str(raised.value)
+
+
+@pytest.mark.parametrize("path", ["../key", "../../home/key", "/etc/hostname"])
+def test_a_figure_from_elsewhere_is_not_copied(project, path):
+    published()
+    (project / "report/finding.md").write_text(f"![Peak]({path})\n")
+    assert "leads out of" in refused_and_kept(project)
+
+
+def test_a_missing_figure_leaves_what_was_published(project):
+    published()
+    (project / "report/figures/peak.svg").unlink()
+    assert "peak.svg: no such file" in refused_and_kept(project)
+
+
+@pytest.mark.parametrize("link", ["report/figures/peak.svg", "results/summary.csv", "results/checks.csv"])
+def test_a_link_out_of_the_folder_is_not_followed(project, link):
+    published()
+    (project / link).unlink()
+    (project / link).symlink_to(project.parent / "key")
+    assert "leads out of" in refused_and_kept(project)
+
+
+def test_a_plan_that_names_other_folders_is_refused(project):
+    published()
+    plan = project / "results/plan.csv"
+    plan.write_text(plan.read_text().replace("results/cells/", "results/../../", 1))
+    assert "leads out of" in refused_and_kept(project)
+
+
+def test_a_source_of_a_figure_stays_inside(project):
+    published()
+    described = [{"file": "peak.svg", "sources": ["../../key"]}]
+    (project / "report/figures/figures.json").write_text(json.dumps(described))
+    assert "leads out of" in refused_and_kept(project)
+
+
+def test_a_pipe_in_the_results_is_refused_and_not_waited_for(project):
+    published()
+    (project / "results/runs.csv").unlink()
+    os.mkfifo(project / "results/runs.csv")
+    assert "runs.csv: expected a regular file" in refused_and_kept(project)
+
+
+def test_a_target_that_is_a_link_is_refused(project):
+    (project / "docs/findings").mkdir(parents=True)
+    (project / "docs/findings/a").symlink_to(project.parent)
+    with pytest.raises(UserError, match="is a link"):
+        published()
+    assert (project.parent / "key").read_text() == "secret"

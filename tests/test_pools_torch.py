@@ -1,0 +1,59 @@
+"""PyTorch's allocator, replayed from its snapshots: the figures that PyTorch itself counted."""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from kvpeak.pools import snapshot
+from kvpeak.pools.replay import Setting, replay
+
+DATA = Path(__file__).parent / "data" / "torch"
+PEAKS = ("reserved_peak", "reserved_end", "allocated_peak", "active_peak", "requested_peak")
+
+
+def counted(name: str) -> dict:
+    return json.loads((DATA / f"{name}.json").read_text())
+
+
+def trace_of(name: str):
+    path = DATA / f"{name}.pickle.xz"
+    with lzma.open(path) as file:
+        (trace,) = snapshot.open_snapshot(path, file)
+    return trace
+
+
+@pytest.mark.parametrize(
+    "name", ["gen-sdpa-1025", "train-6", "plain-1", "streams-1", "retry-1", "truncated-1"]
+)
+def test_the_replay_counts_what_pytorch_counted(name):
+    trace, real = trace_of(name), counted(name)
+    outcome = replay(trace, Setting("torch"), limit=trace.memory or None)
+    assert {key: getattr(outcome, key) for key in PEAKS if key in real} == {
+        key: real[key] for key in PEAKS if key in real
+    }
+    assert outcome.made == real.get("device_alloc", real.get("cudaMalloc"))
+    assert outcome.retries == real["num_alloc_retries"]
+    assert outcome.fits
+
+
+@pytest.mark.parametrize(
+    ("recorded", "predicted"),
+    [
+        ("train-6", "train-6.max_split_size_mb-32"),
+        ("plain-1", "plain-1.expandable_segments-True"),
+    ],
+)
+def test_the_default_run_predicts_the_run_under_another_setting(recorded, predicted):
+    real = counted(predicted)
+    outcome = replay(trace_of(recorded), Setting("torch", real["alloc_conf"]))
+    assert {key: getattr(outcome, key) for key in PEAKS if key in real} == {
+        key: real[key] for key in PEAKS if key in real
+    }
+
+
+def test_the_limit_of_a_run_short_of_memory_is_narrowed_down():
+    trace = trace_of("retry-1")
+    real = int(0.009 * counted("retry-1")["total_memory"])
+    assert trace.memory <= real < trace.below

@@ -1,0 +1,167 @@
+// A pool that hands out parts of larger segments: blocks are cut, neighbours that are free merge,
+// and a segment may be expandable: addresses for all the memory there is, mapped page by page.
+#pragma once
+#include "policy.h"
+
+namespace kvpeak {
+
+class Segments : public Policy {
+ public:
+  using Policy::Policy;
+  bool splits() const override { return true; }
+
+ protected:
+  struct Pool {
+    std::uint8_t number;
+    Size page;  // how much of an expandable segment is mapped at once
+    Free<BySize> free{};
+    Free<ByAddress> unmapped{};
+    Size clock = 0;  // for the age of free blocks
+    void insert(Block* block) { block->age = clock, free.insert(block); }
+  };
+  static bool is_free(const Block* block) { return block && !block->held; }
+  static bool is_split(const Block* block) { return block->before || block->after; }
+
+  template <class At>
+  static Block* take(Pool& pool, At at) {
+    Block* block = *at;
+    return pool.free.erase(at), block;
+  }
+  Block* make(Pool& pool, Size address, Size size, std::uint32_t stream) {
+    Block* block = blocks_.make();
+    block->address = address, block->size = size, block->stream = stream, block->pool = pool.number;
+    return block;
+  }
+  // Leave `size` bytes in the block and return the rest, which comes behind it.
+  Block* cut(Pool& pool, Block* block, Size size) {
+    Block* rest = make(pool, block->address + size, block->size - size, block->stream);
+    rest->expandable = block->expandable, rest->mapped = block->mapped, block->size = size;
+    rest->before = block, rest->after = block->after, block->after = rest;
+    if (rest->after) rest->after->before = rest;
+    return rest;
+  }
+  // Take in the neighbours that are free, and as mapped as the block is.
+  void merge(Pool& pool, Block* block) {
+    for (Block* other : {block->before, block->after}) {
+      if (!is_free(other) || other->mapped != block->mapped) continue;
+      other->mapped ? pool.free.erase(other) : pool.unmapped.erase(other);
+      if (other == block->before) block->address = other->address, block->before = other->before;
+      else block->after = other->after;
+      if (block->before) block->before->after = block;
+      if (block->after) block->after->before = block;
+      block->size += other->size, blocks_.drop(other);
+    }
+  }
+  // Give the memory of a free block that is a whole segment back.
+  void release(Pool& pool, Block* block) {
+    pool.free.erase(block), source.give(block->address, block->size), blocks_.drop(block);
+  }
+  // Give back all that can be: whole segments, and whole pages of expandable ones.
+  void release_all(Pool& pool) {
+    for (Block* block : std::vector<Block*>(pool.free.begin(), pool.free.end()))
+      if (block->expandable) unmap(pool, block);
+      else if (!is_split(block)) release(pool, block);
+  }
+  // Give back the one free block of at least `wanted` bytes, or the largest, none smaller than
+  // `least`, until together they have as much. Returns whether they do.
+  bool release_some(Pool& pool, Size wanted, Size least, std::uint32_t stream) {
+    auto at = pool.free.first(stream, wanted);
+    if (at != pool.free.end() && (*at)->stream == stream) return release(pool, *at), true;
+    Size freed = 0;
+    while (freed < wanted && at != pool.free.begin()) {
+      Block* block = *std::prev(at);
+      if (block->stream != stream || block->size < least) break;
+      freed += block->size, release(pool, block);
+    }
+    return freed >= wanted;
+  }
+  // Give back whole segments, those unused for longer than the average first, until no more than
+  // `goal` bytes are reserved.
+  void release_oldest(Pool& pool, double goal) {
+    for (bool freed = true; freed && double(source.reserved) > goal;) {
+      std::vector<Block*> whole;
+      std::copy_if(pool.free.begin(), pool.free.end(), std::back_inserter(whole),
+                   [](Block* block) { return !is_split(block); });
+      double ages = freed = false;
+      for (Block* block : whole) ages += double(pool.clock - block->age);
+      for (Block* block : whole)
+        if (double(pool.clock - block->age) * double(whole.size()) >= ages)
+          release(pool, block), freed = true;
+    }
+  }
+
+  // A free block of at least `size` bytes at the lowest place of an expandable segment that has
+  // room, mapped as far as needed; null if there is not enough memory.
+  Block* grow(Pool& pool, Size size, std::uint32_t stream) {
+    Block* block = with_room(pool, size, stream);
+    if (!block->mapped && !map(pool, block, std::min(block->size, size))) return nullptr;
+    while (block->size < size) {
+      Block* next = block->after;
+      if (!map(pool, next, std::min(size - block->size, next->size))) return nullptr;
+      block = next;  // it took the part before it in
+    }
+    return pool.free.erase(block), block;
+  }
+  // Unmap the whole pages of a free block; what is left on its sides stays free.
+  void unmap(Pool& pool, Block* block) {
+    const Size start = origin(block);
+    const Size from = start + round_up(block->address - start, pool.page);
+    const Size to = start + (block->address + block->size - start) / pool.page * pool.page;
+    if (from >= to) return;
+    pool.free.erase(block);
+    if (to < block->address + block->size) pool.insert(cut(pool, block, to - block->address));
+    if (from > block->address) {
+      Block* rest = cut(pool, block, from - block->address);
+      pool.insert(block), block = rest;
+    }
+    source.unmap(block->address, block->size);
+    block->mapped = false, merge(pool, block);
+    if (is_split(block)) pool.unmapped.insert(block);
+    else source.forget(block->address, block->size), blocks_.drop(block);
+  }
+  // Lay a segment out as it was.
+  void adopt(Pool& pool, Size bytes, std::uint32_t stream, const std::vector<Part>& parts) {
+    const Size address = source.take(bytes);
+    Block* block = address ? make(pool, address, bytes, stream) : nullptr;
+    for (const Part& part : parts) {
+      if (!block || part.size > block->size) throw std::invalid_argument("segment: more parts than room");
+      Block* rest = part.size < block->size ? cut(pool, block, part.size) : nullptr;
+      if (part.slot) hold(*part.slot = block, part.requested);
+      else pool.insert(block);
+      block = rest;
+    }
+    if (block) pool.insert(block);
+  }
+
+ private:
+  static constexpr Size ROOM = 52429 * 20 * MIB;  // addresses of a segment: 1 TiB, in whole pages
+
+  static Size origin(const Block* block) {
+    while (block->before) block = block->before;
+    return block->address;
+  }
+  Block* with_room(Pool& pool, Size size, std::uint32_t stream) {
+    for (auto at = pool.unmapped.first(stream, 0); at != pool.unmapped.end(); ++at) {
+      if ((*at)->stream != stream) break;
+      Block* block = is_free((*at)->before) ? (*at)->before : *at;
+      Size bytes = 0;
+      for (Block* b = block; bytes < size && is_free(b); b = b->after) bytes += b->size;
+      if (bytes >= size) return block;
+    }
+    Block* block = make(pool, source.reserve(ROOM), ROOM, stream);
+    block->expandable = true, block->mapped = false;
+    return pool.unmapped.insert(block), block;
+  }
+  bool map(Pool& pool, Block* block, Size bytes) {
+    const Size mapped = round_up(bytes, pool.page);
+    if (!source.map(block->address, mapped)) return false;
+    pool.unmapped.erase(block);
+    if (mapped < block->size) pool.unmapped.insert(cut(pool, block, mapped));
+    block->mapped = true, merge(pool, block), pool.insert(block);
+    return true;
+  }
+
+  Blocks blocks_;
+};
+
+}  // namespace kvpeak

@@ -1,0 +1,372 @@
+"""PyTorch's memory snapshots (torch.cuda.memory._snapshot, _dump_snapshot) as traces, one a device.
+
+A snapshot is a pickle, and a pickle can run any code. This reader admits plain containers, numbers
+and texts and refuses everything else, so a snapshot from a stranger can be opened.
+"""
+
+import gc
+import io
+import pickle
+from bisect import bisect_right
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.pools.trace import Op, Trace
+
+SMALL_SEGMENT = 2 * 2**20  # bytes
+LARGEST_SLACK = 2**20  # what PyTorch leaves unsplit behind a large block
+FRAMES = 12  # of a stack, the innermost
+_WHAT_WE_READ = (dict, list, tuple, str, int, float, bool, type(None))
+
+
+class _Unpickler(pickle.Unpickler):
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(
+            f"it asks for {module}.{name}, and a snapshot needs no code: refused, nothing was run"
+        )
+
+    def persistent_load(self, pid):
+        raise pickle.UnpicklingError("it refers to other objects: refused")
+
+
+class _Counted(io.RawIOBase):
+    """Hands a file on and says how far it got."""
+
+    def __init__(self, file, progress):
+        self._file, self._progress, self._done = file, progress, 0
+
+    def readable(self):
+        return True
+
+    def readinto(self, buffer):
+        data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        self._done += len(data)
+        self._progress(self._done)
+        return len(data)
+
+
+def load(file, name: str, progress=lambda done: None) -> dict:
+    """The snapshot in an open file. Raises UserError if it is not one, or wants code run."""
+    collecting = gc.isenabled()
+    gc.disable()  # millions of new objects, none of them garbage
+    try:
+        reader = io.BufferedReader(_Counted(file, progress), 2**20)
+        snapshot = _Unpickler(reader).load()
+    except UserError:
+        raise
+    except MemoryError:
+        raise UserError(f"{name}: the snapshot needs more memory than there is") from None
+    except Exception as error:  # a damaged pickle raises anything; nothing of it was run
+        raise UserError(f"{name}: not a snapshot of PyTorch's memory: {error}") from None
+    finally:
+        if collecting:
+            gc.enable()
+    return _checked(snapshot, name)
+
+
+def _checked(snapshot, name: str) -> dict:
+    if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list):
+        raise UserError(
+            f"{name}: a pickle, but not a snapshot of PyTorch's memory; expected a dictionary with "
+            "device_traces, as torch.cuda.memory._dump_snapshot writes it"
+        )
+    segments = snapshot.setdefault("segments", [])
+    if not isinstance(segments, list) or not all(isinstance(each, dict) for each in segments):
+        raise UserError(f"{name}: segments: expected a list of dictionaries")
+    return snapshot
+
+
+def traces(snapshot: dict, name: str) -> list[Trace]:
+    """A trace for each device that has a history. Raises UserError if none has."""
+    found = []
+    try:
+        for device, events in enumerate(snapshot["device_traces"]):
+            if events:
+                segments = [s for s in snapshot["segments"] if s.get("device", 0) == device]
+                found.append(_Importer(snapshot, device, segments).run(events))
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise UserError(
+            f"{name}: an event that is not PyTorch's: {type(error).__name__}: {error}"
+        ) from None
+    if not found:
+        raise UserError(
+            f"{name}: the snapshot has no history; call torch.cuda.memory._record_memory_history() "
+            "before the program allocates"
+        )
+    for trace in found:
+        trace.name = name if len(found) == 1 else f"{name} (device {trace.name})"
+    return found
+
+
+def setting_of(snapshot: dict) -> str:
+    """The allocator's settings under which a snapshot was made, as a policy of ours."""
+    settings = snapshot.get("allocator_settings")
+    if not isinstance(settings, dict):
+        return "torch"
+    text = settings.get("PYTORCH_CUDA_ALLOC_CONF") or settings.get("last_allocator_settings") or ""
+    known = (
+        "expandable_segments",
+        "max_split_size_mb",
+        "max_non_split_rounding_mb",
+        "garbage_collection_threshold",
+        "roundup_power2_divisions",
+    )
+    kept = [part for part in _split(str(text)) if part.partition(":")[0] in known]
+    return ",".join(["torch", *kept])
+
+
+def _split(text: str) -> list[str]:
+    parts, depth, part = [], 0, ""
+    for sign in text.replace(" ", ""):
+        depth += (sign == "[") - (sign == "]")
+        if sign == "," and not depth:
+            parts.append(part)
+            part = ""
+        else:
+            part += sign
+    return [*parts, part] if part else parts
+
+
+class _Importer:
+    """One device's history, event by event."""
+
+    def __init__(self, snapshot: dict, device: int, segments: list[dict]):
+        self.trace = Trace(name=str(device), source="torch", setting=setting_of(snapshot))
+        self.segments = segments
+        self.annotations = snapshot.get("external_annotations") or []
+        self.device = device
+        self.live: dict[int, int] = {}  # address → id
+        self.stacks: dict[int, int] = {}  # id() of a list of frames → its number
+        self.numbers: dict[str, int] = {"": 0}
+
+    def run(self, events: list[dict]) -> Trace:
+        trace = self.trace
+        streams = sorted({e["stream"] for e in events} | {s["stream"] for s in self.segments})
+        trace.streams = [str(stream) for stream in streams]
+        self.stream = {stream: number for number, stream in enumerate(streams)}
+        self.phase_of = self._phases()
+        self.start = events[0].get("time_us", 0)
+        self._what_was_there(events)
+        self._history(events)
+        return trace
+
+    # Events -------------------------------------------------------------------------------------
+
+    def _history(self, events: list[dict]) -> None:
+        given_back: list[int] = []  # segments that went back since the last other event
+        frees = {"segment_free", "segment_unmap"}
+        pressure = self._pressure(events)
+        i, last = 0, len(events)
+        while i < last:
+            event = events[i]
+            action, address = event["action"], event.get("addr", 0)
+            if action == "alloc":
+                self._event(Op.ALLOC, event, self._new(address), event["size"])
+            elif action == "free_requested":
+                following = events[i + 1] if i + 1 < last else {}
+                if following.get("action") == "free_completed" and following["addr"] == address:
+                    i += 1
+                    self._event(Op.FREE, event, self.live.pop(address))
+                else:
+                    self._event(Op.RELEASE, event, self.live[address])
+            elif action == "free_completed":
+                self._event(Op.FREE, event, self.live.pop(address))
+            elif action == "oom":
+                self._event(Op.ATTEMPT, event, 0, event["size"])
+            elif action in frees and not given_back:
+                self._event(Op.PRESSURE if i in pressure else Op.CLEAR, event)
+            given_back = [i] if action in frees else []
+            i += 1
+
+    def _new(self, address: int) -> int:
+        new = self.live[address] = self.trace.buffers
+        self.trace.buffers += 1
+        return new
+
+    def _event(self, op: Op, event: dict, id: int = 0, size: int = 0) -> None:
+        time = event.get("time_us", self.start)
+        frames = event.get("frames")
+        self.trace.add(
+            op,
+            id,
+            size,
+            self.stream[event["stream"]],
+            self.phase_of(time),
+            self._stack(frames) if frames else 0,
+            time - self.start,
+        )
+
+    def _stack(self, frames: list[dict]) -> int:
+        number = self.stacks.get(id(frames))
+        if number is None:
+            text = "\n".join(
+                f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in frames[:FRAMES]
+            )
+            number = self.numbers.setdefault(text, len(self.numbers))
+            if number == len(self.trace.stacks):
+                self.trace.stacks.append(text)
+            self.stacks[id(frames)] = number
+        return number
+
+    def _phases(self):
+        """A function from a time to the innermost annotation that is open then."""
+        marks = [a for a in self.annotations if a.get("device", self.device) == self.device]
+        marks.sort(key=lambda mark: mark["time_us"])
+        times, phases, open_ = [], [0], []
+        names = {"": 0}
+        for mark in marks:
+            if mark["stage"] == "START":
+                open_.append(mark["name"])
+            elif mark["name"] in open_:
+                open_.reverse()
+                open_.remove(mark["name"])
+                open_.reverse()
+            times.append(mark["time_us"])
+            phases.append(names.setdefault(open_[-1] if open_ else "", len(names)))
+        self.trace.phases = list(names)
+        return (lambda time: phases[bisect_right(times, time)]) if times else (lambda time: 0)
+
+    # Memory -------------------------------------------------------------------------------------
+
+    def _pressure(self, events: list[dict]) -> set[int]:
+        """Which first give-backs of a row were for want of memory.
+
+        PyTorch then tries the same request again, so what follows is a new segment, or an error;
+        and the memory that it had was too little for that segment beside the others, and enough
+        for the most that it ever held. What remains is the program's own empty_cache().
+        """
+        reserved = sum(s["total_size"] for s in self.segments)
+        for event in events:
+            reserved -= _growth(event)
+        before = [reserved]
+        for event in events:
+            before.append(before[-1] + _growth(event))
+        most, found, limit = max(before), set(), None
+        i = 0
+        while i < len(events):
+            first = i
+            while i < len(events) and events[i]["action"] in ("segment_free", "segment_unmap"):
+                i += 1
+            if i > first and i < len(events):
+                event = events[i]
+                wanted = max(_growth(event), 0) or (
+                    event["size"] if event["action"] == "oom" else 0
+                )
+                if wanted and before[first] + wanted > most and self._alike(events[first], event):
+                    found.add(first)
+                    limit = min(limit or 2**63, before[first] + wanted)
+            i = max(i, first + 1)
+        if found:
+            self.trace.memory, self.trace.below = most, limit
+            self.trace.notes.append(
+                f"memory was short {len(found)} times: the program had at least {most} bytes, "
+                f"fewer than {limit}"
+            )
+        return found
+
+    @staticmethod
+    def _alike(first: dict, second: dict) -> bool:
+        """Whether two events have one stack, as those of one request have."""
+        one, other = first.get("frames"), second.get("frames")
+        return not one or not other or one == other
+
+    def _what_was_there(self, events: list[dict]) -> None:
+        """The buffers that were held before the history begins, in their segments."""
+        born, before = set(), {}
+        for event in events:
+            if event["action"] == "alloc":
+                born.add(event["addr"])
+            elif event["action"] in ("free_requested", "free_completed"):
+                if event["addr"] not in born:
+                    before.setdefault(event["addr"], (event["size"], event["stream"]))
+                if event["action"] == "free_completed":
+                    born.discard(event["addr"])
+        held = self._held_to_the_end(events, before)
+        if not before:
+            return
+        self.trace.notes.append(
+            f"the history begins in the middle: {len(before)} buffers were there already"
+        )
+        placed = self._lay_out(events, before, held)
+        for address, (size, stream) in sorted(before.items()):
+            if address not in placed:
+                self.trace.add(
+                    Op.ALLOC,
+                    self._new(address),
+                    size,
+                    self.stream[stream],
+                    self.phase_of(self.start),
+                )
+
+    def _held_to_the_end(self, events: list[dict], before: dict) -> dict[int, int]:
+        """Add the buffers that the history never mentions; address → what each takes."""
+        mentioned = {e["addr"] for e in events if e["action"] in ("alloc", "free_completed")}
+        held = {}
+        for segment in self.segments:
+            address = segment.get("address", 0)
+            for block in segment["blocks"]:
+                at = block.get("address", address)
+                if block["state"].startswith("active") and at not in mentioned:
+                    before[at] = (block.get("requested_size", block["size"]), segment["stream"])
+                    held[at] = block["size"]
+                address = at + block["size"]
+        return held
+
+    def _segments_at_the_start(self, events: list[dict]) -> dict[int, tuple[int, int]]:
+        """Address → size and stream; nothing if a segment is expandable."""
+        at = {s["address"]: (s["total_size"], s["stream"]) for s in self.segments}
+        if any(s.get("is_expandable") for s in self.segments):
+            return {}
+        for event in reversed(events):
+            if event["action"] == "segment_alloc":
+                at.pop(event["addr"], None)
+            elif event["action"] == "segment_free":
+                at[event["addr"]] = (event["size"], event["stream"])
+            elif event["action"] in ("segment_map", "segment_unmap"):
+                return {}
+        return at
+
+    def _lay_out(self, events, before: dict, held: dict[int, int]) -> set[int]:
+        placed: set[int] = set()
+        addresses = sorted(before)
+        for address, (size, stream) in sorted(self._segments_at_the_start(events).items()):
+            inside = addresses[
+                bisect_right(addresses, address - 1) : bisect_right(addresses, address + size - 1)
+            ]
+            self.trace.add(Op.SEGMENT, 0, size, self.stream[stream])
+            self._lay_out_segment(address, address + size, inside, before, held)
+            placed.update(inside)
+        return placed
+
+    def _lay_out_segment(self, start, end, inside, before, held) -> None:
+        add, small, at = self.trace.add, end - start <= SMALL_SEGMENT, start
+        for position, address in enumerate(inside):
+            if address > at:
+                add(Op.HOLE, 0, address - at)
+            requested, stream = before[address]
+            takes = held.get(address) or max(512, -(-requested // 512) * 512)
+            following = inside[position + 1] if position + 1 < len(inside) else end
+            gap = following - address - takes
+            if gap < 0 or takes < requested:
+                raise ValueError("buffers that overlap")
+            if not small and address not in held and gap <= LARGEST_SLACK:
+                takes += gap
+            add(Op.PLACED, self._new(address), requested, self.stream[stream])
+            add(Op.SLACK, 0, takes - requested)
+            at = address + takes
+        if at < end:
+            add(Op.HOLE, 0, end - at)
+
+
+def _growth(event: dict) -> int:
+    """By how much an event changes what is reserved."""
+    action = event["action"]
+    if action in ("segment_alloc", "segment_map"):
+        return event["size"]
+    return -event["size"] if action in ("segment_free", "segment_unmap") else 0
+
+
+def open_snapshot(path: Path, file, progress=lambda done: None) -> list[Trace]:
+    """The traces of a snapshot in an open file."""
+    return traces(load(file, str(path), progress), path.name)

@@ -48,6 +48,13 @@ KV_CACHES = (
     KVCache(
         "mlx-lm", ("mlx",), "mlx-lm's own, which grows by 256 tokens at a time", keeps_all=True
     ),
+    KVCache(
+        "own",
+        ("mistralrs",),
+        "mistral.rs's own, which grows by 512 tokens at a time",
+        keeps_all=True,
+    ),
+    KVCache("paged", ("mistralrs",), "mistral.rs's blocks, all reserved at the start"),
     KVCache("rotating-N", ("mlx",), "the first and the last tokens, N in all"),
     KVCache("quantized-4", ("mlx",), "mlx-lm's own, in 4 bits"),
     KVCache("quantized-8", ("mlx",), "mlx-lm's own, in 8 bits"),

@@ -1,7 +1,7 @@
 """What each engine takes on the axes that not every engine has, and why a cell is not for it."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from kvpeak.base.axes import Cell
 from kvpeak.base.kv_caches import has_kv_cache
@@ -11,12 +11,16 @@ from kvpeak.system import host
 
 @dataclass(frozen=True)
 class Engine:
-    """caps: a pattern of whole names. commit_keys: of an entry in `commits`, beside `engine`."""
+    """caps: a pattern of whole names. commit_keys: of an entry in `commits`, beside `engine`.
+
+    only: option → the one value of it that the engine has.
+    """
 
     caps: str
     cap_hint: str
     options: tuple[str, ...]
     commit_keys: tuple[str, ...] = ()
+    only: dict[str, str] = field(default_factory=dict)
 
 
 ENGINES = {
@@ -26,12 +30,20 @@ ENGINES = {
         options=("attention", "prefill_chunk", "loop"),
         commit_keys=("packages",),
     ),
+    "mistralrs": Engine(
+        caps=r"default|none",
+        cap_hint="default or none: Candle's pool has no limit",
+        options=("attention", "prefill_chunk"),
+        commit_keys=("packages",),
+        only={"attention": "fused", "prefill_chunk": "whole"},
+    ),
     "candle-replay": Engine(
         caps=r"none|\d+x",
         cap_hint="none or a reuse ratio such as 4x",
         options=("attention", "prefill_chunk", "buffers"),
     ),
 }
+PROTOCOL_OPTIONS = ("repeat_penalty",)  # of a variant, instead of the protocol's
 STOCK_CHUNK = 2048  # tokens in a pass of mlx-lm's own prefill, where the variant does not say
 COMMAND = "command"  # any external program, which says itself what it has
 COMMAND_KEYS = (
@@ -59,8 +71,27 @@ def not_applicable(name: str, cell: Cell, options: dict) -> str:
     if not has_kv_cache(name, cell.kv_cache):
         return f"not applicable: engine {name} has no KV cache {cell.kv_cache}"
     for option, value in options.items():
-        if option not in engine.options:
+        if option in PROTOCOL_OPTIONS:
+            continue
+        if option not in engine.options or engine.only.get(option, value) != value:
             return f"not applicable: engine {name} has no option {option} ({value})"
+    return ""
+
+
+def mistralrs_not_applicable(
+    cell: Cell, model: dict, tokens: int, protocol: dict, accelerator: str
+) -> str:
+    """Why mistral.rs does not run the cell, or ''. tokens: of its prompt; protocol: as in its request."""
+    if model["weights"] != "real":
+        return f"not applicable: engine mistralrs reads weights from files; {cell.model} has none"
+    if cell.kv_cache == "paged" and accelerator == "cpu":
+        return "not applicable: mistral.rs has no PagedAttention on the CPU"
+    window, whole = protocol["repeat_window"], tokens + protocol["generate"]
+    if protocol["repeat_penalty"] != 1 and 0 < window < whole:
+        return (
+            f"not applicable: mistral.rs penalises the whole text, not its last {window} tokens; "
+            "set repeat_penalty: 1 in the variant"
+        )
     return ""
 
 

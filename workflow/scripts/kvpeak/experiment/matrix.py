@@ -67,11 +67,33 @@ class Matrix:
             )
         if reason := engines.not_applicable(name, cell, self.variants[cell.variant]):
             return reason
-        if name != "mlx" or self.accelerator != "cpu":
+        if name == "mistralrs" and (reason := self._mistralrs_not_applicable(cell)):
+            return reason
+        if name == "candle-replay" or self._computes_on(name) != "cpu":
             return ""
-        if cell.cap not in ("default", "none") and (reason := engines.no_pool_on_cpu(commit)):
+        if (
+            name == "mlx"
+            and cell.cap not in ("default", "none")
+            and (reason := engines.no_pool_on_cpu(commit))
+        ):
             return reason
         return host.no_gpu_reason() if self.models[cell.model].get("needs") == "gpu" else ""
+
+    def _mistralrs_not_applicable(self, cell: Cell) -> str:
+        asked = self.request(cell)
+        return engines.mistralrs_not_applicable(
+            cell,
+            asked["model"],
+            asked["prompt"]["tokens"],
+            asked["protocol"],
+            self._computes_on("mistralrs"),
+        )
+
+    def _computes_on(self, engine: str) -> str:
+        """metal, cuda or cpu. The wheels of mistral.rs on PyPI know no CUDA."""
+        if engine == "mistralrs" and self.accelerator == "cuda":
+            return "cpu"
+        return self.accelerator
 
     @cached_property
     def accelerator(self) -> str:

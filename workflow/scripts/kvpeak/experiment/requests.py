@@ -5,6 +5,7 @@ import json
 
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
+from kvpeak.experiment.engines import PROTOCOL_OPTIONS
 from kvpeak.system import host
 
 _RUN_PROTOCOL = (
@@ -22,6 +23,8 @@ def model_folder(commit: dict, name: str, model: dict) -> str:
 
 def request(cell: Cell, commit: dict, model: dict, prompt: dict, options: dict, protocol: dict):
     """The request of one cell: its six entries, and the protocol."""
+    options = dict(options)
+    own_protocol = {key: options.pop(key) for key in PROTOCOL_OPTIONS if key in options}
     asked = {key: value for key, value in model.items() if key != "generate"}
     if commit["engine"] == "candle-replay":
         asked["weights"] = "none"
@@ -43,6 +46,7 @@ def request(cell: Cell, commit: dict, model: dict, prompt: dict, options: dict, 
         "cap": cell.cap,
         "options": options,
         "protocol": {key: protocol[key] for key in _RUN_PROTOCOL}
+        | own_protocol
         | {"generate": model.get("generate", protocol["generate"]), "seed": model["seed"]},
         "limits": {"timeout_s": protocol["timeout_s"], "guard_fraction": protocol["guard"]},
         **({"python": str(layout.environment_python(cell.commit))} if own else {}),

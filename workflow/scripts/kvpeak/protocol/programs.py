@@ -6,7 +6,11 @@ from pathlib import Path
 from kvpeak.protocol.command import command_of
 
 SCRIPTS = Path(__file__).resolve().parents[2]
-PROGRAMS = {"mlx": "mlx_engine.py", "candle-replay": "candle_replay.py"}
+PROGRAMS = {
+    "mlx": "mlx_engine.py",
+    "mistralrs": "mistralrs_engine.py",
+    "candle-replay": "candle_replay.py",
+}
 COMMAND = "command"  # any external program
 
 

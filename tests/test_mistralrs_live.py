@@ -1,0 +1,117 @@
+"""mistral.rs itself, two releases with different Candles, on the real GGUF and on a small safetensors model."""
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+from mlx.utils import tree_flatten
+from test_models import SMALL
+from test_smollm2 import folder  # noqa: F401  (the fixture)
+
+from kvpeak.live import loading
+from kvpeak.live.allocator import Peaks
+from kvpeak.live.generation import Sampling, Watch, generate
+from kvpeak.live.kv_caches import make_caches
+from kvpeak.mistral.versions import candle_inside
+from kvpeak.protocol.events import Conversation, parse_event
+from make_env import build
+
+pytestmark = pytest.mark.slow
+ROOT = Path(__file__).parents[1]
+PROGRAM = ROOT / "workflow/scripts/mistralrs_engine.py"
+TOKENS, GENERATE = 24, 6
+
+
+@pytest.fixture(scope="module", params=["0.8.9", "0.9.2"])
+def release(request, tmp_path_factory) -> tuple[str, Path]:
+    """A release, and the interpreter of an environment that holds it."""
+    made = tmp_path_factory.mktemp("envs") / f"mistralrs-{request.param}"
+    return request.param, build(made, {"mistralrs": request.param})
+
+
+def run(python: Path, model: Path, at: Path, **changes) -> Conversation:
+    """Run the engine on the corpus's first tokens; returns its events, checked against the protocol."""
+    from kvpeak.inputs.prompts import corpus_tokens
+
+    ids = corpus_tokens(ROOT / "prompts/alice.txt", model / "tokenizer.json", 0)[:TOKENS]
+    (at / "prompt.json").write_text(json.dumps({"tokens": ids}))
+    request = {
+        "model": {"folder": str(model), "weights": "real", "dtype": "float32"},
+        "prompt": {"tokens": TOKENS, "path": str(at / "prompt.json")},
+        "kv_cache": "own",
+        "cap": "none",
+        "options": {"attention": "fused", "prefill_chunk": "whole"},
+        "protocol": {
+            **{"warmup": 1, "recorded": 1, "generate": GENERATE, "ignore_eos": True},
+            **{"repeat_penalty": 1.0, "repeat_window": 64},
+        },
+    } | changes
+    (at / "request.json").write_text(json.dumps(request))
+    done = subprocess.run(
+        [python, PROGRAM, at / "request.json"], capture_output=True, text=True, timeout=540
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    conversation = Conversation(warmup=1, recorded=1)
+    for line in done.stdout.splitlines():
+        conversation.accept(parse_event(line.encode()))
+    return conversation
+
+
+def test_the_real_gguf_answers_in_the_protocols_events(release, folder, tmp_path):  # noqa: F811
+    version, python = release
+    conversation = run(python, folder, tmp_path)
+    assert conversation.complete
+    assert conversation.first("started")["candle"]["revision"] == candle_inside(version).revision
+    first, second = conversation.runs
+    assert (first["prompt_tokens"], first["generated_tokens"]) == (TOKENS, GENERATE)
+    assert (first["tokens_from"], second["tokens_from"]) == ("engine", "text")
+    assert first["tokens"] == second["tokens"]
+    assert len(first["tokens"]) == GENERATE
+    for each in (first, second):
+        assert each["usage"]["total_prompt_time_sec"] == each["prefill_s"] > 0
+        assert each["stream"]["last_s"] - each["stream"]["first_s"] == each["decode_s"] > 0
+    # the weights are 94 MiB, and they are in the process
+    assert conversation.first("done")["peak_rss_mib"] > 100
+
+
+def test_float32_weights_give_the_tokens_of_mlx(release, folder, tmp_path):  # noqa: F811
+    """The same small model in two engines: nothing is quantised, so the answers are the same."""
+    _, python = release
+    config = SMALL | {
+        **{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_act": "silu"},
+        **{"vocab_size": 49152, "tie_word_embeddings": False, "eos_token_id": 2},
+    }
+    model = loading.random_model(config, 0, None)
+    made = tmp_path / "model"
+    made.mkdir()
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(made / "model.safetensors"), weights, metadata={"format": "pt"})
+    (made / "config.json").write_text(json.dumps(config))
+    shutil.copy(folder / "tokenizer.json", made)
+    tokens = run(python, made, tmp_path).runs[-1]["tokens"]
+    prompt = mx.array(json.loads((tmp_path / "prompt.json").read_text())["tokens"], mx.uint32)
+    ours = generate(
+        model, make_caches("mlx-lm", model, 0), prompt, Sampling(GENERATE), Watch(Peaks())
+    )
+    assert tokens == ours.tokens
+    assert len(set(tokens)) > 1
+
+
+def test_the_wheel_was_built_with_the_candle_of_the_table(release):
+    version, python = release
+    (library,) = (python.parents[1] / "lib").glob("python*/site-packages/mistralrs/*.so")
+    assert f"/{candle_inside(version).revision}/".encode() in library.read_bytes()
+
+
+def test_a_penalty_over_a_moving_window_is_unsupported(release, folder, tmp_path):  # noqa: F811
+    _, python = release
+    protocol = {
+        **{"warmup": 1, "recorded": 1, "generate": GENERATE, "ignore_eos": True},
+        **{"repeat_penalty": 1.1, "repeat_window": 4},
+    }
+    conversation = run(python, folder, tmp_path, protocol=protocol)
+    assert conversation.answer()[0] == "unsupported"
+    assert "whole text" in conversation.answer()[1]

@@ -4,6 +4,7 @@ import os
 
 import pytest
 
+from kvpeak.base.errors import UserError
 from kvpeak.system import lock
 from kvpeak.system.lock import lock_file, measuring_alone
 
@@ -75,3 +76,24 @@ def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path):
     with pytest.raises(OSError, match="symbolic links"), hold():
         pass
     assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("prepared", ["link", "writable", "file"])
+def test_a_folder_that_others_may_write_into_is_refused(tmp_path, prepared):
+    folder = tmp_path / f"kvpeak-{os.getuid()}"
+    if prepared == "link":
+        folder.symlink_to(tmp_path)
+    elif prepared == "file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+    with pytest.raises(UserError, match="is not a folder that only you may write into"), hold():
+        pass
+
+
+def test_a_lock_that_was_removed_while_it_was_waited_for_is_not_taken():
+    with hold():
+        lock_file().unlink()
+        with hold():  # of the new file of that name
+            assert waits()

@@ -284,7 +284,7 @@ def hanging(cell: Cell) -> tuple[subprocess.Popen, int]:
 
 def wait_for_lock(cell: Cell) -> None:
     """Wait until nobody holds the machine: neither a runner nor what watches over its engine."""
-    with (cell.folder / f"kvpeak-{os.getuid()}.lock").open() as lock:
+    with (cell.folder / f"kvpeak-{os.getuid()}/machine.lock").open() as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
 
 

@@ -1,17 +1,20 @@
 """One cell at a time: the lock of this machine, and of each GPU where cells name theirs.
 
-It is the kernel's (flock), so it ends with the processes that hold it: there is no stale lock.
+It is the kernel's (flock), so it ends with the processes that hold it: there is no stale lock. The files lie in a
+folder that only this user may write into, so that nobody else can hold or prepare them.
 """
 
 import contextlib
 import fcntl
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.text import plain
 
 POLL_S = 0.1
 
@@ -51,30 +54,52 @@ def hold_project(file: Path) -> None:
 
 
 def lock_file(gpu: int | None = None) -> Path:
-    """The file of this user's lock of the machine, or of one GPU."""
-    name = f"kvpeak-{os.getuid()}" + (f"-gpu-{gpu}" if gpu is not None else "")
-    return Path(tempfile.gettempdir(), f"{name}.lock")
+    """The file of this user's lock of the machine, or of one GPU. Raises UserError where its folder is not private."""
+    folder = Path(tempfile.gettempdir(), f"kvpeak-{os.getuid()}")
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+        raise UserError(
+            f"{folder}: is not a folder that only you may write into; remove it, or set TMPDIR to a folder of your own"
+        )
+    return folder / ("machine.lock" if gpu is None else f"gpu-{gpu}.lock")
 
 
 @contextlib.contextmanager
 def _locked(files: list[Path], mode: int, cell: str, say, check) -> Iterator[int]:
     """Hold one of the files' locks, whichever is free first; yields its place in the list."""
-    with contextlib.ExitStack() as opened:
-        descriptors = []
-        for file in files:
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptors.append(os.open(file, flags, 0o600))
-            opened.callback(os.close, descriptors[-1])
-        waiting = False
-        while (got := _first(descriptors, mode)) is None:
+    waiting = False
+    while True:
+        with contextlib.ExitStack() as opened:
+            descriptors = [_open(file, opened) for file in files]
+            got = _first(descriptors, mode)
+            if got is not None and _still_there(descriptors[got], files[got]):
+                os.ftruncate(descriptors[got], 0)
+                os.pwrite(descriptors[got], f"process {os.getpid()}, cell {cell}".encode(), 0)
+                yield got
+                return
             if not waiting:
                 say(f"waiting for {_holder(descriptors[0])}, which has the lock {files[0]}")
                 waiting = True
-            check()
-            time.sleep(POLL_S)
-        os.ftruncate(descriptors[got], 0)
-        os.pwrite(descriptors[got], f"process {os.getpid()}, cell {cell}".encode(), 0)
-        yield got
+        check()
+        time.sleep(POLL_S)
+
+
+def _open(file: Path, opened: contextlib.ExitStack) -> int:
+    """A descriptor of a lock's file, which is closed with `opened`."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(file, flags, 0o600)
+    opened.callback(os.close, descriptor)
+    return descriptor
+
+
+def _still_there(descriptor: int, file: Path) -> bool:
+    """Whether the locked file is still the one of that name: somebody may have removed it in between."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), file.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def _first(descriptors: list[int], mode: int) -> int | None:
@@ -93,4 +118,4 @@ def _try(descriptor: int, mode: int) -> bool:
 def _holder(descriptor: int) -> str:
     """Who wrote into the lock file last: "process 123, cell …"."""
     text = os.pread(descriptor, 500, 0).decode(errors="replace")
-    return text if text.isprintable() and text else "another process"
+    return plain(text) or "another process"

@@ -17,11 +17,14 @@ CONFIG := $(if $(MATRIX)$(GPUS), --config)$(if $(MATRIX), 'matrix=$(MATRIX)')$(i
 VENV := .venv
 # With a folder wheels/ everything is installed from it, without a network (docs/offline.md).
 ifneq ($(if $(filter wheels,$(MAKECMDGOALS)),,$(wildcard wheels)),)
+# As a URL, because pip and uv split what the variable holds at spaces.
+EMPTY :=
+WHEELS := file://$(subst $(EMPTY) ,%20,$(subst %,%25,$(CURDIR)))/wheels
 export PIP_NO_INDEX := 1
-export PIP_FIND_LINKS := $(CURDIR)/wheels
+export PIP_FIND_LINKS := $(WHEELS)
 export UV_OFFLINE := 1
 export UV_NO_INDEX := 1
-export UV_FIND_LINKS := $(CURDIR)/wheels
+export UV_FIND_LINKS := $(WHEELS)
 endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(ACCEL)

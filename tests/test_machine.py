@@ -8,46 +8,7 @@ import pytest
 
 from kvpeak.base.numbers import MIB
 from kvpeak.system import cgroup, machine
-from kvpeak.system.machine import flags, linux_state, oom_kills, parse_mac
-
-# In the formats of macOS's commands: pmset(1), notifyutil(1), sysctl(8).
-MAC = {
-    "batt": "Now drawing from 'AC Power'\n -InternalBattery-0 (id=1234567)\t100%; charged; 0:00 remaining present: true\n",
-    "pmset": "System-wide power settings:\nCurrently in use:\n standby              1\n lowpowermode         0\n sleep                1\n",
-    "thermal": "com.apple.system.thermalpressurelevel 0\n",
-    "sysctl": "machdep.cpu.brand_string: Apple M1 Max\nkern.memorystatus_level: 83\n"
-    "vm.swapusage: total = 2048.00M  used = 1024.50M  free = 1023.50M  (encrypted)\niogpu.wired_limit_mb: 0\n",
-}  # fmt: skip
-
-
-def test_mac_commands_give_power_heat_memory_and_chip():
-    assert parse_mac(MAC) == {
-        "on_battery": False,
-        "low_power": False,
-        "thermal_pressure": 0,
-        "memory_level": 83,
-        "gpu_wired_limit_mib": 0,
-        "cpu": "Apple M1 Max",
-        "swap_used_mib": 1024.5,
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "key", "value"),
-    [
-        ({"batt": "Now drawing from 'Battery Power'\n -InternalBattery-0\t57%; discharging\n"}, "on_battery", True),
-        ({"batt": ""}, "on_battery", None),
-        ({"pmset": " lowpowermode         1\n"}, "low_power", True),
-        ({"pmset": " powermode            1\n"}, "low_power", True),
-        ({"pmset": " powermode            2\n"}, "low_power", False),
-        ({"pmset": "usage: pmset"}, "low_power", None),
-        ({"thermal": "com.apple.system.thermalpressurelevel 2\n"}, "thermal_pressure", 2),
-        ({"thermal": "com.apple.system.thermalpressurelevel Failed\n"}, "thermal_pressure", None),
-        ({"sysctl": "sysctl: unknown oid 'iogpu.wired_limit_mb'\n"}, "gpu_wired_limit_mib", None),
-    ],
-)  # fmt: skip
-def test_mac_states_that_matter_are_told_apart(changes, key, value):
-    assert parse_mac(MAC | changes)[key] is value or parse_mac(MAC | changes)[key] == value
+from kvpeak.system.machine import flags, linux_state, oom_kills
 
 
 def linux(root, files: dict[str, str]) -> dict:

@@ -121,6 +121,14 @@ def test_hub_downloads_what_is_needed_and_records_it(models_folder, hub):
     load_model(models_folder.folder, weights="real", dtype=None, seed=0)
 
 
+@pytest.mark.parametrize("name", [".DS_Store", "._model.safetensors", "._tiny.gguf"])
+def test_what_macos_leaves_in_a_folder_is_not_the_users(models_folder, hub, name):
+    models_folder.put({name: b"\0" * 16})
+    record = models_folder.made(HUB, endpoint=hub.url)
+    assert set(record["files"]) == {"config.json", "model.safetensors", "tokenizer.json"}
+    load_model(models_folder.folder, weights="real", dtype=None, seed=0)
+
+
 def test_hub_is_not_asked_again(models_folder, hub):
     first = models_folder.made(HUB, endpoint=hub.url)
     (models_folder.folder / "model.json").unlink()  # as Snakemake does before it reruns the rule

@@ -167,6 +167,7 @@ def test_the_counters_belong_together(cells):
 def test_started_and_loaded_say_what_served(cells):
     events = cells["cat", "none"]
     assert events["started"]["versions"].keys() == {"mlx", "mlx-lm"}
+    assert events["started"]["wheel"].split("-")[-1].startswith(("manylinux", "macosx"))
     assert events["started"]["device"]["accelerator"] in ("cpu", "metal", "cuda")
     if events["started"]["device"]["accelerator"] == "cpu":
         assert "BLAS" in events["started"]["blas"] or events["started"]["blas"] == "Accelerate"

@@ -258,3 +258,51 @@ def test_mac_knows_no_peak_where_the_system_answered_nothing():
     assert memory.sample() is None
     memory.last_look()
     assert memory.exited(USAGE) == Peaks(None, None, 250)
+
+
+SAMPLED = "ri_phys_footprint, sampled: the lifetime maximum was smaller (a lower bound)"
+
+
+@pytest.mark.parametrize(
+    ("zombie", "peak", "source"),
+    [
+        ((0, 100), 120, SAMPLED),
+        ((0, 130), 130, "ri_lifetime_max_phys_footprint after exit"),
+        (None, 120, SAMPLED),
+    ],
+)
+def test_mac_peak_is_the_largest_of_everything_that_was_read(zombie, peak, source):
+    """About one read in a hundred gave a lifetime maximum below the current footprint."""
+    reads = [rusage_info(464, now, most, resident=50) for now, most in ((100, 100), (120, 100))]
+    last = rusage_info(464, *zombie, resident=0) if zombie else None
+    memory = mac_memory(*reads, last)
+    assert [memory.sample().footprint_mib for _ in reads] == [100, 120]
+    memory.last_look()
+    assert memory.exited(USAGE) == Peaks(peak, source, 250)
+
+
+def test_mac_resident_peak_is_no_smaller_than_a_sample():
+    memory = mac_memory(rusage_info(464, footprint=300, lifetime_max=300, resident=270), None)
+    memory.sample()
+    memory.last_look()
+    assert memory.exited(USAGE).rss_mib == 270
+
+
+def linux_reads(memory: LinuxMemory, monkeypatch, *texts: bytes) -> None:
+    """Let the samples of a child read these texts of /proc/PID/status."""
+    answers = iter(texts)
+    monkeypatch.setattr(os, "pread", lambda *_: next(answers))
+    for _ in texts:
+        memory.sample()
+
+
+@linux
+def test_linux_peak_is_the_largest_of_everything_that_was_read(monkeypatch):
+    """The kernel keeps resident sizes in counters per processor: a VmHWM below VmRSS can be read."""
+    child = Child()
+    memory = LinuxMemory(child.pid)
+    with monkeypatch.context() as patched:
+        status = "VmHWM: {} kB\nVmRSS: {} kB\n"
+        reads = [status.format(1 << 30, 1 << 30), status.format(1 << 30, 3 << 29)]
+        linux_reads(memory, patched, *(text.encode() for text in reads))
+    assert memory.exited(child.end()).footprint_mib == (3 << 29) / 1024

@@ -151,6 +151,23 @@ def test_a_killed_engine_fails_its_job_and_leaves_the_old_results(cell, where, n
     assert cell.results() == old
 
 
+METAL = (
+    "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution "
+    "failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
+)
+
+
+@pytest.mark.parametrize("last", ["", "Abort trap: 6\\n"])
+def test_metals_abort_for_want_of_memory_is_an_outcome(cell, last):
+    body = f"load(); begin(0); print({METAL!r}, file=sys.stderr); sys.stderr.write('{last}')"
+    cell.engine(f"{body}; sys.stderr.flush(); os.kill(os.getpid(), signal.SIGABRT)")
+    assert cell.run().returncode == 0
+    record = cell.record()
+    assert record["outcome"] == "oom"
+    assert record["detail"].startswith("in phase prefill-0: libc++abi: terminating")
+    assert "kIOGPUCommandBufferCallbackErrorOutOfMemory" in record["detail"]
+
+
 def test_an_engine_that_fails_gives_its_last_words(cell):
     cell.engine("load(); raise ValueError('no such thing')")
     line = failure(cell.run())

@@ -33,6 +33,7 @@ from calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.system.host import gpus_asked_for, missing_packages
+from kvpeak.system import mac
 from kvpeak.system.lock import hold_project
 from kvpeak.experiment.matrix import load_matrix
 from kvpeak.experiment.plan import plan_summary
@@ -139,6 +140,7 @@ onstart:
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(1)
+    mac.keep_awake(os.getpid())
 
 
 def calibrations_here():

@@ -85,9 +85,10 @@ def last_record(folder: Path) -> dict:
 
 
 def strangers(folder: Path) -> list[str]:
-    """The files in the folder that were not made here."""
-    known = {MADE, RECORD, *last_record(folder)["files"]}
-    return sorted(path.name for path in folder.iterdir() if path.name not in known)
+    """The files in the folder that were not made here, without hidden ones such as macOS's .DS_Store."""
+    known = {RECORD, *last_record(folder)["files"]}
+    names = (path.name for path in folder.iterdir())
+    return sorted(name for name in names if name not in known and not name.startswith("."))
 
 
 def from_config(entry: dict, folder: Path) -> dict:
@@ -186,7 +187,9 @@ def needed(entry: dict) -> list[list[str]]:
 
 
 def matches(folder: Path, patterns: list[str]) -> list[str]:
-    return sorted(path.name for pattern in patterns for path in folder.glob(pattern))
+    """The files that match a pattern, without hidden ones: on other disks macOS makes a ._NAME for each NAME."""
+    found = (path.name for pattern in patterns for path in folder.glob(pattern))
+    return sorted(name for name in found if not name.startswith("."))
 
 
 def described(folder: Path, patterns: list[str]) -> dict[str, dict]:

@@ -2,6 +2,10 @@
 
 import mlx.core as mx
 
+from kvpeak.system.host import wheel_tags
+
+BACKENDS = ("mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-cpu", "mlx")
+
 
 def accelerator() -> str:
     """`metal`, `cuda` or `cpu`: where this process computes."""
@@ -13,6 +17,11 @@ def accelerator() -> str:
 def describe() -> dict:
     """The accelerator, and what MLX says of it: name, architecture, on a GPU its memory sizes in bytes."""
     return {"accelerator": accelerator(), **mx.device_info()}
+
+
+def wheel() -> str | None:
+    """The tag of the wheel that MLX's kernels come in, such as py3-none-macosx_15_0_arm64."""
+    return wheel_tags(*BACKENDS)
 
 
 def keep_resident() -> None:

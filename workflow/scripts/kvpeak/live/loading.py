@@ -41,7 +41,7 @@ def load_model(
         return random_model(config, seed, dtype), config
     if any(folder.glob("model*.safetensors")):
         return _load_safetensors(folder, dtype)
-    ggufs = sorted(folder.glob("*.gguf"))
+    ggufs = sorted(folder.glob("[!.]*.gguf"))
     if len(ggufs) == 1:
         return _load_gguf(ggufs[0], config, dtype), config
     raise UserError(

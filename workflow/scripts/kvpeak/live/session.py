@@ -53,6 +53,7 @@ def start(cap: str, blas: str | None, emit: Emit) -> None:
         "started",
         versions={name: version for name in PACKAGES if (version := installed_version(name))},
         device=device.describe(),
+        wheel=device.wheel(),
         cap_bytes=honoured,
         blas=blas if device.accelerator() == "cpu" else None,
     )

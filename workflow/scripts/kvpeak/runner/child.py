@@ -8,6 +8,8 @@ import subprocess
 import time
 from pathlib import Path
 
+from kvpeak.system.exit_watch import watch_exit
+
 CHUNK = 1 << 16  # bytes; what a pipe holds on Linux
 GONE_S = 5.0  # the longest that the lock is kept for an engine that was killed and is not gone yet
 MOST_LEFT = 1 << 20  # bytes; the most that a pipe can hold, so what can be left in it at exit
@@ -35,7 +37,7 @@ class Child:
             self._leash.release()
             raise
         self.pid = self._popen.pid
-        self._has_exited = _exit_watcher(self.pid)
+        self._exit = watch_exit(self.pid)
         self._stdout = self._popen.stdout.fileno()
         os.set_blocking(self._stdout, False)
         self._open = True
@@ -53,7 +55,12 @@ class Child:
 
     def exited(self) -> bool:
         """Whether it has ended. It stays a zombie, whose memory can still be read on macOS."""
-        return self._has_exited()
+        return self._exit.exited()
+
+    @property
+    def killed_for_memory(self) -> bool:
+        """Whether its exit said that the system had killed it for want of memory (macOS)."""
+        return self._exit.killed_for_memory
 
     def stop(self, grace_s: float) -> None:
         """End it and what it started: TERM, and KILL if it is still there after `grace_s`."""
@@ -129,29 +136,3 @@ def _hold(reading: int) -> None:
             time.sleep(0.01)
     finally:
         os._exit(0)
-
-
-def _exit_watcher(pid: int):
-    """A function that says whether a child has exited and does not reap it."""
-    if hasattr(os, "waitid"):  # macOS: from Python 3.13
-        flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
-        return lambda: os.waitid(os.P_PID, pid, flags) is not None
-    return _kqueue_watcher(pid)
-
-
-def _kqueue_watcher(pid: int):
-    """The same by kqueue(2), for macOS before Python 3.13. It has not run on a Mac."""
-    queue = select.kqueue()
-    event = select.kevent(pid, select.KQ_FILTER_PROC, select.KQ_EV_ADD, fflags=select.KQ_NOTE_EXIT)
-    try:
-        queue.control([event], 0, 0)
-    except ProcessLookupError:  # it is a zombie already
-        return lambda: True
-    seen = False
-
-    def exited() -> bool:
-        nonlocal seen
-        seen = seen or bool(queue.control([], 1, 0))
-        return seen
-
-    return exited

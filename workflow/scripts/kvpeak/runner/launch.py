@@ -36,7 +36,8 @@ def run_engine(attempt: Attempt, available_mib: float) -> Ended:
         watched=watched,
         pid=child.pid,
         code=child.code,
-        killed_for_memory=child.code == -signal.SIGKILL and machine.oom_kills() > kills,
+        killed_for_memory=child.code == -signal.SIGKILL
+        and (child.killed_for_memory or machine.oom_kills() > kills),
         peaks=memory.exited(child.usage, watched.conversation.first("done").get("peak_rss_mib")),
         elapsed_s=attempt.clock() - clock,
         wall_s=attempt.wall() - wall,

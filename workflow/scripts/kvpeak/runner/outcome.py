@@ -9,6 +9,9 @@ from kvpeak.protocol.events import BadAnswer, excerpt
 from kvpeak.runner.watched import Watched
 from kvpeak.system.process_memory import Peaks
 
+# MLX before 0.32 aborts where a command of Metal has no memory; this is in the last lines that it writes.
+METAL_OUT_OF_MEMORY = b"kIOGPUCommandBufferCallbackErrorOutOfMemory"
+
 
 @dataclass(frozen=True)
 class Ended:
@@ -43,6 +46,8 @@ def conclude(ended: Ended, messages: Path) -> tuple[str, str | None]:
         return why, f"in phase {phase}: {words}"
     if ended.killed_for_memory:
         return "oom", f"in phase {phase}: killed by the kernel, which was out of memory"
+    if code == -signal.SIGABRT and (said := _line_with(messages, METAL_OUT_OF_MEMORY)):
+        return "oom", f"in phase {phase}: {said}"
     if code:
         how = f"killed by {_signal_name(-code)}" if code < 0 else f"exit code {code}"
         said = _last_line(messages)
@@ -62,7 +67,12 @@ def _signal_name(number: int) -> str:
 
 def _last_line(file: Path) -> str:
     """The last line of a log that says something: usually the cause."""
+    return _line_with(file, b"")
+
+
+def _line_with(file: Path, words: bytes) -> str:
+    """The last line of a log's end that says something and has these words in it; "" if there is none."""
     with file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - 4096))
-        lines = opened.read().split(b"\n")
-    return next((excerpt(line.strip(), 200) for line in reversed(lines) if line.strip()), "")
+        lines = [line.strip() for line in opened.read().split(b"\n")]
+    return next((excerpt(line, 300) for line in reversed(lines) if line and words in line), "")

@@ -14,6 +14,7 @@ from kvpeak.protocol.events import BadAnswer
 from kvpeak.runner.attempt import Attempt
 from kvpeak.runner.child import Child
 from kvpeak.runner.watched import Watched
+from kvpeak.system.mac import CRITICAL, pressure_level
 from kvpeak.system.machine import available_mib
 from kvpeak.system.process_memory import LinuxMemory, MacMemory
 
@@ -46,8 +47,14 @@ class Guard:
             return None
         return f"the engine held {held_mib:.0f} MiB; the guard allows {self.held_mib:.0f}"
 
-    def objects_to_machine(self, available_mib: float) -> str | None:
-        """Why the engine has to stop when the machine has only that much left, or None."""
+    def objects_to_machine(self, available_mib: float, pressure: int | None = None) -> str | None:
+        """Why the engine has to stop when the machine has only that much left, or None.
+
+        pressure: macOS's own level, where there is one. Then it decides, because macOS compresses memory
+        long before it swaps.
+        """
+        if pressure is not None:
+            return "macOS's memory pressure was critical" if pressure >= CRITICAL else None
         if available_mib >= self.floor_mib:
             return None
         return f"the machine had {available_mib:.0f} MiB left; the guard keeps {self.floor_mib:.0f}"
@@ -136,7 +143,7 @@ class Watch:
             self._stop_if("guard", self._guard.objects_to(sample.held_mib))
 
     def _sample_slowly(self) -> None:
-        self._stop_if("guard", self._guard.objects_to_machine(available_mib()))
+        self._stop_if("guard", self._guard.objects_to_machine(available_mib(), pressure_level()))
         if self._gpu:
             self._gpu.sample_clocks()
 

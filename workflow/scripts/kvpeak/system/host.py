@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -74,6 +75,19 @@ def installed_version(*distributions: str) -> str | None:
             return metadata.version(name)
         except metadata.PackageNotFoundError:
             continue
+    return None
+
+
+def wheel_tags(*distributions: str) -> str | None:
+    """What the first of the distributions that is installed here was built for, or None.
+
+    One wheel of MLX for each system: on macOS the version in its tag decides which kernels are in it.
+    """
+    for name in distributions:
+        with suppress(metadata.PackageNotFoundError):
+            text = metadata.distribution(name).read_text("WHEEL") or ""
+            tags = [line.removeprefix("Tag: ") for line in text.splitlines() if line[:5] == "Tag: "]
+            return ", ".join(tags) or None
     return None
 
 

@@ -1,36 +1,24 @@
 """The state of the machine around a cell, and what of it makes a measurement doubtful.
 
-`state()` gives plain values, null where this system does not say. What only macOS has is parsed from the
-output of its commands; that part has not run on a Mac and is tested on texts in those commands' formats.
+`state()` gives plain values, null where this system does not say. What only macOS says is in mac.py.
 """
 
 import hashlib
 import os
 import platform
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 
 from kvpeak.base.numbers import MIB
+from kvpeak.system import mac
 from kvpeak.system.cgroup import memory_limits
 
 BUSY_CPUS = 0.5  # processors that other processes may keep busy on average
 COUNTS = 10  # at most: of processes that come and go meanwhile
 CLOCK_S = 1.0  # seconds by which the wall clock may differ from the monotonic one
 SWAP_MIB = 1.0
-
-MAC_COMMANDS = {
-    "batt": ["pmset", "-g", "batt"],
-    "pmset": ["pmset", "-g"],
-    "thermal": ["notifyutil", "-g", "com.apple.system.thermalpressurelevel"],
-    "sysctl": [
-        "sysctl", "machdep.cpu.brand_string", "kern.memorystatus_level", "vm.swapusage",
-        "iogpu.wired_limit_mb",
-    ],
-}  # fmt: skip
 
 
 def state(gpu: dict | None) -> dict:
@@ -52,12 +40,14 @@ def state(gpu: dict | None) -> dict:
         "on_battery": None,
         "low_power": None,
     }
-    if sys.platform == "darwin":
-        found |= {"release": platform.mac_ver()[0]} | parse_mac(_mac_outputs())
+    if mac.on_mac():
+        found |= {"release": platform.mac_ver()[0]} | mac.state()
     else:
         found |= linux_state()
     gib = round(memory.total / 2**30)
     name = f"{found['cpu']}, {found['cpus']} CPUs, {gib} GiB"
+    if cores := found.get("gpu_cores"):
+        name = f"{name}, {cores} GPU cores"
     return {"name": f"{name}, {gpu['name']}" if gpu else name} | found | {"gpu": gpu}
 
 
@@ -68,9 +58,15 @@ def machine_id(memory_bytes: int) -> str:
 
 
 def available_mib() -> float:
-    """What can be allocated before the machine swaps, or a control group's limit is reached."""
+    """What can be allocated before the machine swaps, or a control group's limit is reached.
+
+    psutil's figure for macOS leaves out what xnu would take before it swaps; there mac.available_mib counts.
+    """
+    memory = psutil.virtual_memory()
+    if mac.on_mac() and (available := mac.available_mib(memory.total)) is not None:
+        return available
     free = [free for _, free in memory_limits()]
-    return min([psutil.virtual_memory().available / MIB, *free])
+    return min([memory.available / MIB, *free])
 
 
 def total_mib() -> float:
@@ -126,31 +122,6 @@ def linux_state(root: Path = Path("/")) -> dict:
     return found | ({"cpu": model[1]} if model else {})
 
 
-def parse_mac(outputs: dict[str, str]) -> dict:
-    """What the outputs of MAC_COMMANDS say.
-
-    thermal_pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping (OSThermalNotification.h).
-    memory_level: percent of the memory that is available.
-    """
-    sysctl = dict(re.findall(r"^([\w.]+): (.*)$", outputs.get("sysctl", ""), re.MULTILINE))
-    source = re.search(r"drawing from '([^']+)'", outputs.get("batt", ""))
-    modes = dict(re.findall(r"^\s*(lowpowermode|powermode)\s+(\d)", outputs.get("pmset", ""), re.M))
-    level = re.search(r"thermalpressurelevel (\d+)", outputs.get("thermal", ""))
-    swap = re.search(r"used = ([\d.]+)M", sysctl.get("vm.swapusage", ""))
-    found = {
-        "on_battery": source[1] == "Battery Power" if source else None,
-        "low_power": "1" in modes.values() if modes else None,
-        "thermal_pressure": int(level[1]) if level else None,
-        "memory_level": _number(sysctl.get("kern.memorystatus_level")),
-        "gpu_wired_limit_mib": _number(sysctl.get("iogpu.wired_limit_mb")),
-    }
-    if "machdep.cpu.brand_string" in sysctl:
-        found["cpu"] = sysctl["machdep.cpu.brand_string"]
-    if swap:
-        found["swap_used_mib"] = float(swap[1])
-    return found
-
-
 def flags(before: dict, after: dict, ended, gpu_slowed: list[str]) -> list[str]:
     """Why this cell's numbers are doubtful, one line each; [] if nothing is known against them.
 
@@ -167,6 +138,9 @@ def flags(before: dict, after: dict, ended, gpu_slowed: list[str]) -> list[str]:
             found.append(
                 f"throttled: thermal pressure level {now['thermal_pressure']} {when} the cell"
             )
+        if (level := now.get("memory_pressure") or mac.NORMAL) > mac.NORMAL:
+            level = mac.PRESSURE.get(level, level)
+            found.append(f"memory: macOS's memory pressure was at {level} {when} the cell")
     if (slower := _growth(before, after, "throttle_count")) > 0:
         found.append(
             f"throttled: the processors were slowed for heat {slower} times during the cell"
@@ -218,25 +192,8 @@ def _on_battery(supplies: list[Path]) -> bool | None:
     return "Discharging" in batteries and "1" not in mains
 
 
-def _mac_outputs() -> dict[str, str]:
-    return {name: _output(command) for name, command in MAC_COMMANDS.items()}
-
-
-def _output(command: list[str]) -> str:
-    """What the command prints; "" if it is not there or fails for good."""
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout
-
-
 def _text(file: Path) -> str:
     try:
         return file.read_text().strip()
     except OSError:
         return ""
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text and text.strip().isdigit() else None

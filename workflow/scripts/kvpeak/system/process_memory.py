@@ -69,7 +69,7 @@ class LinuxMemory:
             return None
         if "VmHWM" not in fields:  # exited, not yet reaped
             return None
-        self._peak = max(self._peak, fields["VmHWM"])
+        self._peak = max(self._peak, fields["VmHWM"], fields["VmRSS"])
         held = sum(fields.get(key, 0.0) for key in ("RssAnon", "RssShmem", "VmSwap"))
         return Sample(fields["VmRSS"], fields["VmRSS"], held)
 
@@ -83,7 +83,7 @@ class LinuxMemory:
         at_exit = usage.ru_maxrss / 1024
         starts_at = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         if at_exit > starts_at and not self._had_children:
-            peak = max(at_exit, self._peak)
+            peak = max(at_exit, self._peak, own_rss_mib or 0.0)
             return Peaks(peak, "wait4 ru_maxrss", peak)
         if own_rss_mib:
             peak = max(own_rss_mib, self._peak)
@@ -118,22 +118,23 @@ OFFSETS = {"resident_size": 64, "phys_footprint": 72, "lifetime_max_phys_footpri
 class MacMemory:
     """A child of this process on macOS: proc_pid_rusage while it lives and from the zombie.
 
-    The zombie's footprint is 0 and its lifetime maximum stays. The larger of that and of the last live
-    sample is kept, in case the zombie could not be read.
+    The zombie's footprint is 0 and its lifetime maximum stays. The peak is the largest of everything that was
+    read: the zombie may be gone, and a lifetime maximum below the current footprint has been seen.
     """
 
     def __init__(self, pid: int, read=None):
         self._read = read or _proc_pid_rusage
         self._pid = pid
-        self._live_peak = 0.0
-        self._zombie_peak = 0.0
+        self._live_footprint = self._live_peak = self._zombie_peak = self._live_rss = 0.0
 
     def sample(self) -> Sample | None:
         fields = self._fields()
         if fields is None or not fields["phys_footprint"]:
             return None
-        self._live_peak = max(self._live_peak, fields["lifetime_max_phys_footprint"])
         footprint = fields["phys_footprint"]
+        self._live_peak = max(self._live_peak, fields["lifetime_max_phys_footprint"])
+        self._live_footprint = max(self._live_footprint, footprint)
+        self._live_rss = max(self._live_rss, fields["resident_size"])
         return Sample(footprint, fields["resident_size"], footprint)
 
     def last_look(self) -> None:
@@ -142,13 +143,17 @@ class MacMemory:
             self._zombie_peak = fields["lifetime_max_phys_footprint"]
 
     def exited(self, usage: resource.struct_rusage, own_rss_mib: float | None = None) -> Peaks:
-        rss = usage.ru_maxrss / MIB  # bytes on macOS
-        if self._zombie_peak and self._zombie_peak >= self._live_peak:
-            return Peaks(self._zombie_peak, "ri_lifetime_max_phys_footprint after exit", rss)
-        if self._live_peak:
-            source = "ri_lifetime_max_phys_footprint, last sample (a lower bound)"
-            return Peaks(self._live_peak, source, rss)
-        return Peaks(None, None, rss)
+        rss = max(usage.ru_maxrss / MIB, self._live_rss)  # ru_maxrss: bytes on macOS
+        after_exit = "ri_lifetime_max_phys_footprint after exit"
+        last_sample = "ri_lifetime_max_phys_footprint, last sample (a lower bound)"
+        sampled = "ri_phys_footprint, sampled: the lifetime maximum was smaller (a lower bound)"
+        read = (
+            (self._zombie_peak, after_exit),
+            (self._live_peak, last_sample),
+            (self._live_footprint, sampled),
+        )
+        peak, source = max(read, key=lambda each: each[0])  # of equal ones the first
+        return Peaks(peak, source, rss) if peak else Peaks(None, None, rss)
 
     def _fields(self) -> dict[str, float] | None:
         buffer = self._read(self._pid)

@@ -59,9 +59,53 @@ def test_the_log_is_equal_in_all_layers(tables):
 
 
 def test_what_was_published_besides_is_met(tables):
-    errors = [abs(float(row["error_pct"])) for row in tables["other_cases"]]
-    assert len(errors) == 6
-    assert max(errors) <= 2
+    peaks = [row for row in tables["other_cases"] if row["unit"] in ("MiB", "GiB")]
+    assert len(peaks) == 6
+    assert max(abs(float(row["error_pct"])) for row in peaks) <= 2
+
+
+def test_what_the_pull_request_counts_is_met_within_one(tables):
+    """44 captured tensors and 46 new buffers; a cap of one class costs 29 % in chunks of 128."""
+    found = [row for row in tables["other_cases"] if row["unit"] not in ("MiB", "GiB")]
+    assert [(row["published"], row["replay"].split(".")[0]) for row in found] == [
+        ("44", "45"),
+        ("46", "47"),
+        ("29", "29"),
+    ]
+
+
+def test_every_choice_is_listed_with_what_the_other_option_gives(tables):
+    """With v's lifetime as qwen2.rs has it, 1 of the log's 24 layers is equal: it is no free test."""
+    found = {(row["choice"].split(",")[0], row["used"]): row for row in tables["choices"]}
+    assert len(tables["choices"]) == 11
+    assert sum(row["used"] == "yes" for row in tables["choices"]) == 5
+    assert (found["v", "yes"]["log_equal"], found["v", "no"]["log_equal"]) == ("24", "1")
+    assert float(found["k and v", "no"]["worst_error_pct"]) == pytest.approx(2.74, abs=0.01)
+    used = {row["worst_error_pct"] for row in tables["choices"] if row["used"] == "yes"}
+    assert used == {row["worst_error_pct"] for row in tables["fit"] if row["used"] == "yes"}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "least", "most"), [("float16", 4342, 5284), ("float32", 8233, 9176)]
+)
+def test_converted_weights_are_rounded_and_their_uploads_stay_until_a_wait(
+    tables, dtype, least, most
+):
+    (row,) = [
+        row
+        for row in tables["models"]
+        if (row["model"], row["dtype"]) == ("qwen2.5-0.5b-instruct", dtype)
+    ]
+    assert float(row["capped_waited_mib"]) == pytest.approx(least, abs=1)
+    assert float(row["capped_mib"]) == pytest.approx(most, abs=2)
+
+
+def test_a_checkpoint_in_its_own_type_needs_no_conversion(tables):
+    own = [row for row in tables["models"] if row["dtype"] == "bfloat16"]
+    assert len(own) == 7
+    for row in own:
+        assert row["none_mib"] == row["none_waited_mib"]
+        assert row["capped_mib"] == row["capped_waited_mib"]
 
 
 def test_the_curve_reaches_beyond_the_measured_lengths_for_every_cache_and_cap(tables):
@@ -93,7 +137,9 @@ def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(table
         assert "rediction" in section
     assert text.count("*Prediction:*") == len(tables["questions"])
     parsed = MarkdownIt("commonmark").enable("table").parse(text)
-    assert sum(token.type == "table_open" for token in parsed) == 10
+    assert sum(token.type == "table_open" for token in parsed) == 11
+    assert "This is not an independent test" in text
+    assert "1 of 24 layers would be equal" in text
     assert "{{" not in text
 
 

@@ -66,3 +66,38 @@ def test_a_wrong_size_is_named_in_one_line(key, value, expected):
 def test_a_missing_size_is_named():
     with pytest.raises(UserError, match=r"tiny\.json: vocab_size: None: expected a positive"):
         read_shapes({key: TINY[key] for key in TINY if key != "vocab_size"}, "tiny.json")
+
+
+QWEN = json.loads((CONFIGS / "qwen2.5-7b-instruct.json").read_text())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"torch_dtype": None, "dtype": "bfloat16"},
+        {"dtype": None},
+        {"head_dim": None},
+        {"head_dim": 128},
+        {"gguf_file_type": None},
+    ],
+)
+def test_newer_names_and_nulls_mean_the_same(changes):
+    assert read_shapes(QWEN | changes, "c") == find_shapes("qwen2.5-7b-instruct")
+
+
+@pytest.mark.parametrize("missing", [{}, {"num_key_value_heads": None}])
+def test_without_key_value_heads_every_head_has_its_own(missing):
+    config = {key: value for key, value in TINY.items() if key != "num_key_value_heads"}
+    shapes = read_shapes(config | missing, "c")
+    assert shapes.kv_heads == shapes.heads == TINY["num_attention_heads"]
+
+
+def test_a_type_other_than_the_checkpoint_s_is_a_conversion():
+    assert find_shapes("qwen2.5-0.5b-instruct", "float16").cast
+    assert not find_shapes("qwen2.5-0.5b-instruct", "bfloat16").cast
+    assert not find_shapes("qwen2.5-7b-instruct-q4_k_m").cast
+
+
+def test_a_type_that_is_no_text_is_one_line():
+    with pytest.raises(UserError, match=r"c: dtype: \['float32'\]: expected one of float32"):
+        read_shapes(TINY | {"torch_dtype": None, "dtype": ["float32"]}, "c")

@@ -218,9 +218,9 @@ REPLAY = tuple(
         "other_cases": (
             "one published figure that takes no part in the fit",
             ("case", "", "what was measured"),
-            ("unit", "", "of the next two"),
-            ("published", "MiB or GiB", "as published"),
-            ("replay", "MiB or GiB", "the replay's"),
+            ("unit", "", "of the next two; empty: a count"),
+            ("published", "", "as published; GB is read as GiB"),
+            ("replay", "", "the replay's"),
             _ERROR,
         ),
         "fit": (
@@ -241,6 +241,16 @@ REPLAY = tuple(
             ("process_mib", "MiB", "as in fit.csv"),
             ("fitted_error_pct", "%", "the largest error of the lengths that were fitted"),
             ("predicted_error_pct", "%", "the largest error of the length that was left out"),
+        ),
+        "choices": (
+            "one option of one choice, everything else as it is used",
+            ("choice", "", "what was chosen"),
+            ("option", "", "one of its options"),
+            ("used", "", "yes for the one that is used"),
+            ("source", "", "what the choice rests on"),
+            ("log_equal", "", "layers of the allocation log that are equal, of 24"),
+            ("process_mib", "MiB", "the process constant, fitted anew"),
+            ("worst_error_pct", "%", "the largest error of the 18 peaks"),
         ),
         "holders": (
             "tensors of one kind that hold a buffer of a larger class than their own",
@@ -267,8 +277,10 @@ REPLAY = tuple(
             ("dtype", "", "of its activations"),
             *_CELL[:2],
             ("none_mib", "MiB", "predicted peak without a cap"),
+            ("none_waited_mib", "MiB", "the same, if the host waits between loading and prefill"),
             ("capped_mib", "MiB", "predicted peak with 4x"),
-            ("times", "", "the first / the second"),
+            ("capped_waited_mib", "MiB", "the same, if the host waits between loading and prefill"),
+            ("times", "", "none_mib / capped_mib"),
         ),
         "too_large": (
             "one model and length that does not fit in some machine's memory",

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from kvpeak.base.files import write_together
 from kvpeak.replay.finding import tables
-from kvpeak.replay.published import read_cells
+from kvpeak.replay.published import equal_layers, read_cells
 from kvpeak.report.replay_figures import predicted_by_length
 
 
@@ -33,7 +33,7 @@ def run(given: Namespace) -> None:
     texts = {f"{figure.name}.svg": figure.svg, "figure.csv": as_csv([described])}
     write_together(given.out, texts | {f"{name}.csv": as_csv(rows) for name, rows in found.items()})
     worst = max(abs(row["error_pct"]) for row in found["cells"])
-    equal = sum(row["equal"] == "yes" for row in found["log"])
+    equal = equal_layers(found["log"])
     print(
         f"{given.out}: {len(found['cells'])} peaks within {worst:.1f} %, "
         f"{equal} of {len(found['log'])} layers of the log equal"

@@ -9,6 +9,7 @@ from kvpeak.base.shipped import shipped
 
 CONFIGS = shipped("config/models")
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
+DTYPE_KEYS = ("torch_dtype", "dtype")  # of one meaning: transformers renamed it
 FAMILIES = ("qwen2", "llama")
 BLOCK = 256  # weights in one block of a GGUF k-quant
 BLOCK_BYTES = {"Q4_K": 144, "Q6_K": 210}
@@ -16,7 +17,11 @@ BLOCK_BYTES = {"Q4_K": 144, "Q6_K": 210}
 
 @dataclass(frozen=True)
 class Shapes:
-    """The sizes of a model; `dtype` is the activations' type, `gguf` the weights' file type."""
+    """The sizes of a model.
+
+    `dtype` is the activations' type, `stored` that of the weights in the checkpoint, `gguf` their
+    file type if they are quantised.
+    """
 
     family: str
     layers: int
@@ -29,6 +34,7 @@ class Shapes:
     positions: int
     tied: bool
     dtype: str
+    stored: str
     gguf: str | None = None
 
     @property
@@ -41,11 +47,16 @@ class Shapes:
         """Bytes of one activation."""
         return ITEMSIZE[self.dtype]
 
+    @property
+    def cast(self) -> bool:
+        """Whether every weight is converted when it is loaded."""
+        return self.gguf is None and self.dtype != self.stored
+
 
 def find_shapes(name_or_path: str, dtype: str | None = None) -> Shapes:
     """The shapes of a model that config/models/ names, or of a JSON file. Raises UserError.
 
-    `dtype` overrides the file's.
+    `dtype` overrides the file's: the weights are then converted when they are loaded.
     """
     path = Path(name_or_path)
     if path.suffix != ".json":
@@ -66,52 +77,73 @@ def find_shapes(name_or_path: str, dtype: str | None = None) -> Shapes:
     return read_shapes(config, str(path), dtype)
 
 
+class _Config:
+    """A config's keys, checked as they are read. A key that is null counts as missing."""
+
+    def __init__(self, config: dict, where: str):
+        self.config = config
+        self.where = where
+
+    def fail(self, key: str, message: str):
+        raise UserError(f"{self.where}: {key}: {self.config.get(key)!r}: expected {message}")
+
+    def size(self, key: str, default: int | None = None) -> int:
+        value = self.config.get(key)
+        if value is None and default is not None:
+            return default
+        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+            self.fail(key, "a positive integer")
+        return value
+
+    def dtype(self) -> str:
+        """The type of the weights; newer files call the key dtype, older ones torch_dtype."""
+        key = next((key for key in DTYPE_KEYS if self.config.get(key) is not None), DTYPE_KEYS[0])
+        return self.known(key, self.config.get(key) or "float32")
+
+    def known(self, key: str, dtype: str) -> str:
+        if dtype not in tuple(ITEMSIZE):
+            known = ", ".join(ITEMSIZE)
+            raise UserError(f"{self.where}: {key}: {dtype!r}: expected one of {known}")
+        return dtype
+
+
 def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:
     """Check a config and take the shapes from it; `where` names it in errors, `dtype` overrides.
 
+    Without num_key_value_heads every head has its own, without head_dim the heads share hidden_size.
     Raises UserError for a missing key, a size that is not a positive integer, heads that the
     key/value heads do not divide, and families or types that the replay has no trace for.
     """
-
-    def fail(key: str, message: str):
-        raise UserError(f"{where}: {key}: {config.get(key)!r}: expected {message}")
-
-    def size(key: str) -> int:
-        value = config.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            fail(key, "a positive integer")
-        return value
-
+    keys = _Config(config, where)
     family = config.get("model_type")
     if family not in FAMILIES:
-        fail("model_type", f"one of {', '.join(FAMILIES)}, which the replay has traces for")
-    heads, kv_heads, hidden = (
-        size(key) for key in ("num_attention_heads", "num_key_value_heads", "hidden_size")
-    )
+        keys.fail("model_type", f"one of {', '.join(FAMILIES)}, which the replay has traces for")
+    heads, hidden = keys.size("num_attention_heads"), keys.size("hidden_size")
+    kv_heads = keys.size("num_key_value_heads", default=heads)
     if heads % kv_heads:
-        fail("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
-    if "head_dim" not in config and hidden % heads:
-        fail("num_attention_heads", f"a divisor of hidden_size ({hidden}), or a head_dim")
-    dtype = dtype or config.get("torch_dtype", "float32")
-    if dtype not in ITEMSIZE:
-        raise UserError(f"{where}: torch_dtype: {dtype!r}: expected one of {', '.join(ITEMSIZE)}")
+        keys.fail("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
+    if config.get("head_dim") is None and hidden % heads:
+        keys.fail("num_attention_heads", f"a divisor of hidden_size ({hidden}), or a head_dim")
+    stored = keys.dtype()
+    dtype = keys.known("dtype", dtype) if dtype else stored
     gguf = config.get("gguf_file_type")
     if gguf not in (None, "Q4_K_M"):
-        fail("gguf_file_type", "Q4_K_M, or no such key")
+        keys.fail("gguf_file_type", "Q4_K_M, or no such key")
     if gguf and (family != "qwen2" or dtype != "float32"):
-        fail("gguf_file_type", "model_type qwen2 and torch_dtype float32 beside it")
+        keys.fail("gguf_file_type", "model_type qwen2 and torch_dtype float32 beside it")
     return Shapes(
         family="quantized-qwen2" if gguf else family,
-        layers=size("num_hidden_layers"),
+        layers=keys.size("num_hidden_layers"),
         hidden=hidden,
-        intermediate=size("intermediate_size"),
+        intermediate=keys.size("intermediate_size"),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=size("head_dim") if "head_dim" in config else hidden // heads,
-        vocab=size("vocab_size"),
-        positions=size("max_position_embeddings"),
+        head_dim=keys.size("head_dim", default=hidden // heads),
+        vocab=keys.size("vocab_size"),
+        positions=keys.size("max_position_embeddings"),
         tied=bool(config.get("tie_word_embeddings", False)),
         dtype=dtype,
+        stored=stored,
         gguf=gguf,
     )
 

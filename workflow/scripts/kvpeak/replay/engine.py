@@ -9,16 +9,17 @@ import psutil
 from kvpeak.base.errors import Unsupported
 from kvpeak.base.numbers import MIB
 from kvpeak.inputs.model_folder import CONFIG, read_config
-from kvpeak.inputs.shapes import Shapes, read_shapes, weight_tensors
+from kvpeak.inputs.shapes import Shapes, read_shapes
 from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.protocol.request import limits_of
 from kvpeak.replay.caps import slack_of
 from kvpeak.replay.memory import DeviceMemory, HostMemory
-from kvpeak.replay.pools import SHARED, CandlePool
+from kvpeak.replay.pools import CandlePool
 from kvpeak.replay.prediction import predict, prefill_details
 from kvpeak.replay.replay import FastReplay, Replay
 from kvpeak.replay.script import Block
 from kvpeak.replay.trace import candle_trace
+from kvpeak.replay.weights import load_weights
 from kvpeak.replay.workload import ATTENTIONS, KV_CACHES, Workload, workload
 from kvpeak.system import host
 
@@ -92,24 +93,22 @@ def replay_cell(
 ) -> None:
     """Emit the events from `loaded` to `done`."""
     predicted = predict(shapes, work, slack)
-    weights = predicted["weights_mib"]
-    memory = backing(request, predicted["pool_peak_mib"] + weights)
+    memory = backing(request, predicted["pool_peak_mib"] + predicted["weights_mib"])
     base_rss = psutil.Process().memory_info().rss / MIB
     pool = CandlePool(slack, memory)
+    load_weights(pool, shapes)
     replay = FastReplay(pool)
-    for size in weight_tensors(shapes) if memory else ():
-        memory.make(SHARED, size)
     trace = candle_trace(shapes, work)
     replay.step(next(trace))
     emit(
         "loaded",
         load_s=None,
-        loaded_mib=weights + pool.held / MIB,
+        loaded_mib=pool.held / MIB,
         weights_mapped=False,
         dtype=shapes.dtype,
         method="replayed: real" if memory else "replayed: counted",
     )
-    peaks = replay_runs(replay, trace, request["protocol"]["warmup"], work, weights, emit)
+    peaks = replay_runs(replay, trace, request["protocol"]["warmup"], work, emit)
     emit(
         "done",
         **{key: max(run[key] for run in peaks) for key in peaks[0]},
@@ -125,7 +124,6 @@ def replay_runs(
     trace: Iterator[Block],
     warmup: int,
     work: Workload,
-    weights_mib: float,
     emit: Emit,
 ) -> list[dict[str, float]]:
     """Replay the runs, emit their events, and return the peaks of each in MiB."""
@@ -142,8 +140,8 @@ def replay_runs(
         if phase == "reset":
             peaks.append(
                 {
-                    "peak_active_mib": weights_mib + pool.peak_held / MIB,
-                    "peak_pool_mib": weights_mib + pool.peak / MIB,
+                    "peak_active_mib": pool.peak_held / MIB,
+                    "peak_pool_mib": pool.peak / MIB,
                 }
             )
             emit("run", **run, **NO_SPEED, **counts(work), **peaks[-1])

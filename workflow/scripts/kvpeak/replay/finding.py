@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from kvpeak.inputs.shapes import find_shapes
-from kvpeak.replay.fit import Measured, fits_table, left_out_table
+from kvpeak.replay.fit import Measured, choices_table, fits_table, left_out_table
 from kvpeak.replay.predicted_tables import (
     holders_table,
     length_table,
@@ -11,7 +11,14 @@ from kvpeak.replay.predicted_tables import (
     slack_table,
     too_large_table,
 )
-from kvpeak.replay.published import MODEL, TRACED, cells_table, log_table, other_cases_table
+from kvpeak.replay.published import (
+    MODEL,
+    TRACED,
+    cells_table,
+    equal_layers,
+    log_table,
+    other_cases_table,
+)
 from kvpeak.replay.questions import questions_table
 
 
@@ -24,6 +31,9 @@ def tables(cells: list[Measured], log: Path) -> dict[str, list[dict]]:
         "other_cases": other_cases_table(shapes),
         "fit": fits_table(shapes, cells, TRACED),
         "left_out": left_out_table(shapes, cells),
+        "choices": choices_table(
+            shapes, cells, lambda family: equal_layers(log_table(shapes, log, family))
+        ),
         "holders": holders_table(shapes),
         "length": length_table(shapes),
         "slack": slack_table(shapes),

@@ -1,14 +1,16 @@
 """Fit the replay's constants to measured peaks, and say how well each structure does."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import product
 
 from kvpeak.base.numbers import MIB
-from kvpeak.inputs.shapes import Shapes, weight_tensors
+from kvpeak.inputs.shapes import Shapes
 from kvpeak.replay.prediction import run_peaks
 from kvpeak.replay.qwen2 import Qwen2
 from kvpeak.replay.script import Script
 from kvpeak.replay.trace import host_mask_bytes
+from kvpeak.replay.weights import weights_bytes
 from kvpeak.replay.workload import CAPACITY_FACTOR, workload
 
 FACTORS = (1, 2, 4)  # prealloc's room for tokens, in units of prompt + generated tokens
@@ -37,11 +39,23 @@ class Qwen2GateKept(Qwen2):
         return ["down"]
 
 
+class Qwen2ValueKept(Qwen2):
+    """As qwen2.rs has it: the bias-added v lives to the end of the attention."""
+
+    keeps_v = True
+
+
+class Qwen2StoredKept(Qwen2):
+    """k and v live to the end of the attention although a prealloc cache took them in."""
+
+    keeps_stored = True
+
+
 @dataclass(frozen=True)
 class Structure:
     """What the published text leaves open, as one choice of each."""
 
-    mlp: type[Qwen2]
+    family: type[Qwen2]
     host_mask: bool  # whether the mask's copy in ordinary memory is in the footprint at the peak
     capacity_factor: int
 
@@ -51,9 +65,9 @@ class Structure:
         if cell.kv_cache == "prealloc":
             tokens = cell.prompt_tokens + work.generate
             work = replace(work, capacity=self.capacity_factor * tokens)
-        pool = max(run_peaks(shapes, work, cell.slack, self.mlp))
+        pool = max(run_peaks(shapes, work, cell.slack, self.family))
         host = host_mask_bytes(shapes, work) if self.host_mask else 0
-        return (pool + host + sum(weight_tensors(shapes))) / MIB
+        return (pool + host + weights_bytes(shapes)) / MIB
 
 
 def pairs(shapes: Shapes, structure: Structure, cells: list[Measured]) -> list[tuple[float, float]]:
@@ -109,13 +123,14 @@ def fits_table(shapes: Shapes, cells: list[Measured], traced: Measured) -> list[
     Beside each stands its error for the traced run, which takes no part in the fit.
     """
     rows = []
-    for mlp, host_mask, factors in product((Qwen2, Qwen2GateKept), (True, False), ((1,), FACTORS)):
-        structures = [Structure(mlp, host_mask, factor) for factor in factors]
+    families, masks, rooms = (Qwen2, Qwen2GateKept), (True, False), ((1,), FACTORS)
+    for family, host_mask, factors in product(families, masks, rooms):
+        structures = [Structure(family, host_mask, factor) for factor in factors]
         structure, constant, error = fit(shapes, structures, cells)
         known = structure.known_mib(shapes, traced, wait="op")
         rows.append(
             {
-                "mlp_buffers": 3 if mlp is Qwen2 else 4,
+                "mlp_buffers": 3 if family is Qwen2 else 4,
                 "host_mask": "yes" if host_mask else "no",
                 "constants": 1 if factors == (1,) else 2,
                 "capacity_factor": structure.capacity_factor,
@@ -146,4 +161,62 @@ def left_out_table(shapes: Shapes, cells: list[Measured]) -> list[dict]:
                 "predicted_error_pct": 100 * missed,
             }
         )
+    return rows
+
+
+# Everything that was chosen: what, the options with the one that is used first, and where it is from.
+CHOICES = (
+    (
+        "v, once the prefill has copied it",
+        {"dropped": USED, "kept to the end of the attention": replace(USED, family=Qwen2ValueKept)},
+        "the allocation log, against qwen2.rs, which keeps it",
+    ),
+    (
+        "k and v, once a prealloc cache took them in",
+        {
+            "dropped": USED,
+            "kept to the end of the attention": replace(USED, family=Qwen2StoredKept),
+        },
+        "free: nothing published decides it",
+    ),
+    (
+        "a prealloc cache's room, times the prompt and the generated tokens",
+        {str(factor): replace(USED, capacity_factor=factor) for factor in (2, 1, 4)},
+        "fitted to the 18 peaks",
+    ),
+    (
+        "the mask's copy on the host",
+        {"counts at the peak": USED, "does not": replace(USED, host_mask=False)},
+        "assumed: qwen2.rs builds it, but its pages may be gone at the peak",
+    ),
+    (
+        "the MLP's gate",
+        {"dropped before up is made": USED, "kept": replace(USED, family=Qwen2GateKept)},
+        "qwen2.rs",
+    ),
+)
+
+
+def choices_table(
+    shapes: Shapes, cells: list[Measured], equal_layers: Callable[[type[Qwen2]], int]
+) -> list[dict]:
+    """Each choice and its options, everything else as it is used and the process constant fitted anew.
+
+    `equal_layers` counts the layers of the allocation log that a family reproduces.
+    """
+    rows = []
+    for choice, options, source in CHOICES:
+        for option, structure in options.items():
+            _, constant, error = fit(shapes, [structure], cells)
+            rows.append(
+                {
+                    "choice": choice,
+                    "option": option,
+                    "used": "yes" if structure == USED else "no",
+                    "source": source,
+                    "log_equal": equal_layers(structure.family),
+                    "process_mib": constant,
+                    "worst_error_pct": 100 * error,
+                }
+            )
     return rows

@@ -5,11 +5,13 @@ from functools import cache
 from itertools import takewhile
 
 from kvpeak.base.numbers import MIB
-from kvpeak.inputs.shapes import Shapes, weight_tensors
+from kvpeak.inputs.shapes import Shapes
+from kvpeak.replay.family import Family
 from kvpeak.replay.pools import CandlePool, size_class
 from kvpeak.replay.replay import FastReplay, Replay, place_of
 from kvpeak.replay.script import REQUESTS, SOFTMAX, Event
 from kvpeak.replay.trace import candle_trace, host_mask_bytes, scores_bytes
+from kvpeak.replay.weights import load_weights, weights_bytes
 from kvpeak.replay.workload import Workload
 
 HEAPS = ("private", "shared")
@@ -19,32 +21,45 @@ PROCESS_MIB = 190.7  # the process and Metal's runtime: fitted to the finding's 
 
 @cache
 def run_peaks(
-    shapes: Shapes, work: Workload, slack: int | None, family: type | None = None
+    shapes: Shapes,
+    work: Workload,
+    slack: int | None,
+    family: type[Family] | None = None,
+    wait_after_loading: bool = False,
 ) -> tuple[int, ...]:
     """The most bytes in Candle's pools during each run of the process, weights aside.
 
-    The first run is the warm-up. `family` is that of candle_trace.
+    The first run is the warm-up. `family` is that of candle_trace. Where the weights are converted,
+    their uploads are in the pool until the host waits: after the prefill, or, with
+    `wait_after_loading`, before it.
     """
     pool = CandlePool(slack)
+    load_weights(pool, shapes)
+    if wait_after_loading:
+        pool.wait()
+    weights, pool.peak = pool.held, pool.total
     replay, peaks, before = FastReplay(pool), [], None
     for block in candle_trace(shapes, work, family):
         replay.step(block)
         if block.phase == "reset":
-            peaks.append(pool.peak)
+            peaks.append(pool.peak - weights)
             if replay.state == before:  # every later run does the same
                 break
             before, pool.peak = replay.state, pool.total
     return (*peaks, *peaks[-1:] * (work.runs - len(peaks)))
 
 
-def predict(shapes: Shapes, work: Workload, slack: int | None) -> dict:
+def predict(
+    shapes: Shapes, work: Workload, slack: int | None, wait_after_loading: bool = False
+) -> dict:
     """The predicted peak in MiB and its parts.
 
     peak_mib = pool_peak_mib + weights_mib + host_mask_mib + process_mib, where the host mask is
     what the model builds in ordinary memory before it uploads it.
     """
-    pool = max(run_peaks(shapes, work, slack)) / MIB
-    weights = sum(weight_tensors(shapes)) / MIB
+    peaks = run_peaks(shapes, work, slack, wait_after_loading=wait_after_loading)
+    pool = max(peaks) / MIB
+    weights = weights_bytes(shapes) / MIB
     host = host_mask_bytes(shapes, work) / MIB
     return {
         "peak_mib": pool + weights + host + PROCESS_MIB,
@@ -55,7 +70,9 @@ def predict(shapes: Shapes, work: Workload, slack: int | None) -> dict:
     }
 
 
-def prefill_details(shapes: Shapes, work: Workload, slack: int | None) -> dict:
+def prefill_details(
+    shapes: Shapes, work: Workload, slack: int | None, family: type[Family] | None = None
+) -> dict:
     """Who holds which buffer at the end of the first prefill, and how it came to that.
 
     - buffers: {heap, bytes, held, free}, the largest first
@@ -67,7 +84,7 @@ def prefill_details(shapes: Shapes, work: Workload, slack: int | None) -> dict:
       larger class than its own
     """
     watch = PrefillWatch(slack, size_class(scores_bytes(shapes, work)))
-    trace = candle_trace(shapes, work)
+    trace = candle_trace(shapes, work, family)
     watch.run(takewhile(lambda block: block.phase != "sample", trace))
     held = Counter(watch.buffers.values())
     free = watch.pool.free_buffers()

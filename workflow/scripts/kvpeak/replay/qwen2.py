@@ -11,6 +11,8 @@ class Qwen2(Family):
     """
 
     logits = "vocab"
+    keeps_v = False  # the choices not taken: fit.py tries them
+    keeps_stored = False
 
     def embed(self, tokens: int, total: int) -> Script:
         return self.script("embed", tokens > 1, tokens == total)
@@ -56,14 +58,16 @@ class Qwen2(Family):
             s.alloc(f"{tensor}_rope", size)
             if step.many:
                 s.free(f"{tensor}_copy")
-        v = "v_proj"
+        held, v = ["q_rope", "q_proj", "k_proj"], "v_proj"
         if step.many and self.work.kv_cache != "cat":
             s.alloc("v_copy", "kv")
-            s.free("v_proj")
+            if self.keeps_v:
+                held.append("v_proj")
+            else:
+                s.free("v_proj")
             v = "v_copy"
-        held = ["q_rope", "q_proj", "k_proj"]
         left = self._store(s, step.first, "k_rope", v)
-        if self.work.kv_cache == "prealloc":
+        if self.work.kv_cache == "prealloc" and not self.keeps_stored:
             s.free(*reversed(left))
         else:
             held += left

@@ -2,7 +2,7 @@
 
 A full run is the finding's: 24 layers, 4,097 tokens, 128 generated. The sweep is 1,000 predictions of models,
 lengths, caches and slacks, prefill and 128 tokens, one after the other in this process and through
-predict_peak.py on all cores. The targets that are printed are for 2 idle cores.
+kvpeak predict on all cores. The targets that are printed are for 2 idle cores.
 """
 
 import subprocess
@@ -23,12 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 MODELS = (
     *("smollm2-135m-instruct", "qwen2.5-0.5b-instruct", "qwen2.5-1.5b-instruct"),
-    *(
-        "qwen2.5-3b-instruct",
-        "qwen2.5-7b-instruct",
-        "llama-3.2-1b-instruct",
-        "llama-3.2-3b-instruct",
-    ),
+    *("qwen2.5-3b-instruct", "qwen2.5-7b-instruct"),
+    *("llama-3.2-1b-instruct", "llama-3.2-3b-instruct"),
 )
 LENGTHS = (128, 256, 513, 600, 1025, 1100, 1500, 2049, 3000, 4097, 5000, 6000)
 SLACKS = (None, 0, 1, 2)
@@ -58,12 +54,12 @@ def sweep() -> tuple[int, float, float]:
 
 
 def program_sweep() -> float:
-    """Seconds of the same sweep by predict_peak.py."""
+    """Seconds of the same sweep by kvpeak predict."""
     with tempfile.TemporaryDirectory() as folder:
         start = perf_counter()
         subprocess.run(
             [
-                *(sys.executable, ROOT / "workflow/scripts/predict_peak.py"),
+                *(Path(sys.executable).with_name("kvpeak"), "predict"),
                 *("--model", ",".join(MODELS), "--prompt-tokens", ",".join(map(str, LENGTHS))),
                 *("--kv-cache", ",".join(KV_CACHES), "--slack", "none,0,1,2", "--runs", "1"),
                 *("--sweep", Path(folder, "sweep.csv")),
@@ -100,7 +96,7 @@ def main() -> None:
     count, wall, cpu = sweep()
     print(f"{count:,} predictions, target 20 s on 2 cores for 1,000:")
     print(f"  one process {wall:.1f} s ({cpu:.1f} s of processor time)")
-    print(f"  predict_peak.py --sweep, all cores {program_sweep():.1f} s")
+    print(f"  kvpeak predict --sweep, all cores {program_sweep():.1f} s")
     print("memory of the replay, flat in the number of events:")
     for generate in (64, 128, 256, 510):
         print("  {:9,} events {:7,.0f} KiB".format(*peak_kib(generate)))

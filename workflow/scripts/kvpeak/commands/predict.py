@@ -1,4 +1,7 @@
-"""Predict the peak memory of a model under Candle's Metal buffer pool, from its shapes alone."""
+"""Predict the peak under Candle's buffer pool, from a model's shapes.
+
+The figures are predictions: nothing is computed, no weights are read (docs/replay.md).
+"""
 
 import csv
 import io

@@ -1,4 +1,4 @@
-"""predict_peak.py as its users call it."""
+"""`kvpeak predict` as its users call it."""
 
 import csv
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PROGRAM = ROOT / "workflow/scripts/predict_peak.py"
+KVPEAK = Path(sys.executable).with_name("kvpeak")
 GOOD = {
     "--model": "qwen2.5-0.5b-instruct", "--prompt-tokens": "513", "--kv-cache": "cat", "--slack": "none",
 }  # fmt: skip
@@ -18,9 +18,7 @@ GOOD = {
 def run(*flags: str, **options: str) -> subprocess.CompletedProcess:
     given = GOOD | {f"--{name.replace('_', '-')}": value for name, value in options.items()}
     arguments = [part for pair in given.items() for part in pair]
-    return subprocess.run(
-        [sys.executable, PROGRAM, *arguments, *flags], capture_output=True, text=True
-    )
+    return subprocess.run([KVPEAK, "predict", *arguments, *flags], capture_output=True, text=True)
 
 
 def test_json_says_the_peak_its_parts_and_who_holds_what():
@@ -92,7 +90,7 @@ def test_a_mistake_is_one_line(option, value, expected):
     done = run(*flags, **arguments)
     assert done.returncode == 1
     assert done.stdout == ""
-    assert done.stderr.startswith(f"predict_peak: {expected}")
+    assert done.stderr.startswith(f"kvpeak predict: {expected}")
     assert done.stderr.count("\n") == 1
 
 
@@ -103,6 +101,6 @@ def test_heads_that_kv_heads_do_not_divide_are_one_line(tmp_path):
     done = run(model=str(shapes))
     assert done.returncode == 1
     assert done.stderr == (
-        f"predict_peak: {shapes}: num_key_value_heads: 3: "
+        f"kvpeak predict: {shapes}: num_key_value_heads: 3: "
         "expected a divisor of num_attention_heads (14)\n"
     )

@@ -9,8 +9,13 @@ from pathlib import Path
 
 RUN_CELL = Path(__file__).parents[1] / "workflow/scripts/run_cell.py"
 NAMES = {
-    "commit": "made-up", "model": "m", "prompt": "p", "kv_cache": "cat", "cap": "none", "variant": "default",
-}  # fmt: skip
+    "commit": "made-up",
+    "model": "m",
+    "prompt": "p",
+    "kv_cache": "cat",
+    "cap": "none",
+    "variant": "default",
+}
 CELL = "made-up/m/p/cat/none/default/r1"
 ENGINE = """#!{python}
 import json, os, signal, subprocess, sys, time

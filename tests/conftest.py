@@ -81,9 +81,14 @@ class Project:
     def snakemake(self, *arguments: str, **options) -> subprocess.CompletedProcess:
         """Really run Snakemake; its standard error follows its standard output in `stdout`."""
         return subprocess.run(
-            self.command(*arguments), cwd=self.folder, env=self.environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
-        )  # fmt: skip
+            self.command(*arguments),
+            cwd=self.folder,
+            env=self.environment,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            **options,
+        )
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """How many jobs of each rule a dry run plans."""

@@ -14,10 +14,17 @@ from kvpeak.replay.memory import DeviceMemory, HostMemory
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "workflow/scripts/candle_replay.py"
 SHAPES = {
-    "model_type": "qwen2", "hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 4096,
-    "max_position_embeddings": 2048, "tie_word_embeddings": False, "torch_dtype": "bfloat16",
-}  # fmt: skip
+    "model_type": "qwen2",
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 4096,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
 
 
 def start(folder: Path, cap="none", tokens=700, shapes=SHAPES, limits=None, **options):

@@ -67,17 +67,26 @@ def judge(load, small):
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
-        ({"toleranze_pct": 5}, "claims[0].toleranze_pct: unknown key (did you mean tolerance_pct?)"),
+        (
+            {"toleranze_pct": 5},
+            "claims[0].toleranze_pct: unknown key (did you mean tolerance_pct?)",
+        ),
         ({"kind": "spred"}, 'claims[0].kind: "spred": expected one of value, ratio,'),
-        ({"column": "peak"}, 'claims[0].column: "peak": expected a memory column: one of peak_mib,'),
+        (
+            {"column": "peak"},
+            'claims[0].column: "peak": expected a memory column: one of peak_mib,',
+        ),
         ({"column": "decode_tok_s"}, 'claims[0].column: "decode_tok_s": expected a memory column'),
         ({"tolerance_pct": "5 %"}, 'claims[0].tolerance_pct: "5 %": expected how far, in percent'),
         ({"across": "cache"}, 'claims[0].across: "cache": expected the axis, or list of axes,'),
         ({"of": {"modell": "tiny"}}, "claims[0].of.modell: unknown key (did you mean model?)"),
         ({"margin_pct": 5}, "claims[0].margin_pct: unknown key"),
-        ({"requires": {"machin": "M*"}}, "claims[0].requires.machin: unknown key (did you mean machine?)"),
+        (
+            {"requires": {"machin": "M*"}},
+            "claims[0].requires.machin: unknown key (did you mean machine?)",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_mistake_is_one_line_that_says_where_and_what_was_expected(load, change, expected):
     with pytest.raises(ConfigError) as error:
         load(SPREAD | change)
@@ -206,7 +215,7 @@ def test_a_spread_may_allow_what_a_cap_keeps(judge):
 
 def test_a_folded_claim_has_one_verdict_the_worst(judge):
     found = judge(SPREAD | {"of": {"model": "tiny"}, "across": ["kv_cache", "cap"], "fold": True})
-    (verdict, detail), = found.values()  # fmt: skip
+    ((verdict, detail),) = found.values()
     assert verdict == "fails"
     assert detail.startswith("of 2: 1 fails, 1 holds; first: alice-512: 428.0")
 

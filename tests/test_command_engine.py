@@ -57,8 +57,15 @@ ENTRY = {
     "build": ["cargo", "build", "--release", "--offline"],
     "verify": ["cargo", "tree", "--offline"],
     "run": [
-        "target/release/fornace-bench", "--model", "{model_folder}", "--kv-cache", "{kv_cache}",
-        "--prompts", "{prompt}", "--out", "{out}/runs.csv",
+        "target/release/fornace-bench",
+        "--model",
+        "{model_folder}",
+        "--kv-cache",
+        "{kv_cache}",
+        "--prompts",
+        "{prompt}",
+        "--out",
+        "{out}/runs.csv",
     ],
     "needs": {"programs": ["cargo"]},
     "output": {
@@ -71,7 +78,7 @@ ENTRY = {
             "decode_tok_s": "decode_tok_s",
         },
     },
-}  # fmt: skip
+}
 
 
 def cargo_answers() -> bool:
@@ -185,9 +192,13 @@ def test_a_build_that_was_killed_starts_again_from_nothing(fornace, repository):
     slow = entry(repository, repository["before"], build=["sh", "-c", "touch half-done; sleep 60"])
     project = fornace(a=slow)
     running = subprocess.Popen(
-        project.command("results/engines/a/engine.json"), cwd=project.folder, env=project.environment,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        project.command("results/engines/a/engine.json"),
+        cwd=project.folder,
+        env=project.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     mark = project.folder / "results/engines/a/source/half-done"
     while not mark.exists():
         assert running.poll() is None

@@ -27,10 +27,15 @@ def two_cells(before, after, column="decode_tok_s", peaks=(1000.0, 400.0)) -> Re
     cells = [("mlx", "tiny", "p", "cat", cap, "default") for cap in ("none", "32MiB")]
     summary = {
         cell: {
-            "outcome": "ok", "peak_mib": peak, "peak_min_mib": peak - 5, "flags": None, "method": "live", "prompt_tokens": 513,
+            "outcome": "ok",
+            "peak_mib": peak,
+            "peak_min_mib": peak - 5,
+            "flags": None,
+            "method": "live",
+            "prompt_tokens": 513,
         }
         for cell, peak in zip(cells, peaks, strict=True)
-    }  # fmt: skip
+    }
     processes = {name: {} for name in SPEEDS}
     processes[column] = {cells[0]: np.array(before), cells[1]: np.array(after)}
     return Results(dict.fromkeys(cells, ""), summary, processes)
@@ -217,9 +222,12 @@ def test_a_measured_change_leads_before_a_larger_prediction(small):
 )
 def test_the_headline_is_the_peak_of_where_the_buffers_are(row, peak):
     peaks = {
-        "peak_footprint_mib": 10, "peak_footprint_min_mib": 10, "peak_device_mib": 200,
-        "peak_device_min_mib": 200, "peak_pool_mib": 3000,
-    }  # fmt: skip
+        "peak_footprint_mib": 10,
+        "peak_footprint_min_mib": 10,
+        "peak_device_mib": 200,
+        "peak_device_min_mib": 200,
+        "peak_pool_mib": 3000,
+    }
     assert headline(peaks | row) == {"peak_mib": peak, "peak_min_mib": peak}
 
 

@@ -18,12 +18,15 @@ def test_pairs_that_differ_widen_the_interval_and_more_rounds_of_them_do_not_nar
 def test_the_benchmark_compares_both_loops():
     done = subprocess.run(
         [sys.executable, BENCH, "--rounds", "2", "--prompt-tokens", "9", "--generate", "4"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
     rounds, verdicts = done.stdout.splitlines()[:2], done.stdout.splitlines()[2:]
     assert [line[:9] for line in rounds] == ["round  1:", "round  2:"]
     assert [line.split()[0] for line in verdicts] == [
-        "prefill_tok_s", "decode_tok_s", "peak_active_mib",
-    ]  # fmt: skip
+        "prefill_tok_s",
+        "decode_tok_s",
+        "peak_active_mib",
+    ]
     assert all(line.endswith(("met", "missed")) for line in verdicts)

@@ -17,9 +17,18 @@ from kvpeak.protocol.events import (
 )
 
 RUN = {
-    "event": "run", "run": 0, "warmup": True, "prompt_tokens": 5, "generated_tokens": 4, "prefill_s": 0.5,
-    "ttft_s": 0.6, "decode_s": 1, "tokens_sha256": "0" * 64, "peak_active_mib": 1.5, "peak_pool_mib": 2.0,
-}  # fmt: skip
+    "event": "run",
+    "run": 0,
+    "warmup": True,
+    "prompt_tokens": 5,
+    "generated_tokens": 4,
+    "prefill_s": 0.5,
+    "ttft_s": 0.6,
+    "decode_s": 1,
+    "tokens_sha256": "0" * 64,
+    "peak_active_mib": 1.5,
+    "peak_pool_mib": 2.0,
+}
 SAMPLES = [
     {"event": "started", "versions": {}, "device": {}, "cap_bytes": 4096},
     {"event": "loaded", "load_s": 1.0, "loaded_mib": 2, "weights_mapped": True, "dtype": "float32"},
@@ -51,12 +60,25 @@ def test_every_key_of_the_table_is_needed(event):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("run", True), ("run", 1.0), ("run", -1), ("run", "0"), ("run", None), ("run", 1 << 63),
-        ("warmup", 0), ("warmup", None), ("prompt_tokens", None), ("prefill_s", "0.5"), ("prefill_s", -0.1),
-        ("prefill_s", True), ("prefill_s", [1]), ("peak_pool_mib", 1e300), ("tokens_sha256", "AB" * 32),
-        ("tokens_sha256", "0" * 63), ("tokens_sha256", 0),
+        ("run", True),
+        ("run", 1.0),
+        ("run", -1),
+        ("run", "0"),
+        ("run", None),
+        ("run", 1 << 63),
+        ("warmup", 0),
+        ("warmup", None),
+        ("prompt_tokens", None),
+        ("prefill_s", "0.5"),
+        ("prefill_s", -0.1),
+        ("prefill_s", True),
+        ("prefill_s", [1]),
+        ("peak_pool_mib", 1e300),
+        ("tokens_sha256", "AB" * 32),
+        ("tokens_sha256", "0" * 63),
+        ("tokens_sha256", 0),
     ],
-)  # fmt: skip
+)
 def test_a_value_of_the_wrong_kind_is_refused_with_what_was_expected(key, value):
     with pytest.raises(BadAnswer, match=f"event run: {key} is .*; expected "):
         parse_event(line(RUN | {key: value}))
@@ -65,13 +87,27 @@ def test_a_value_of_the_wrong_kind_is_refused_with_what_was_expected(key, value)
 @pytest.mark.parametrize(
     "text",
     [
-        b"", b"\x00", b"null", b"[]", b"{}", b'"run"', b'{"event": ["run"]}', b'{"event": "toString"}',
-        b"{'event': 'run'}", b'{"event": "prefilled", "run": 0} extra', b'{"event": "prefilled", "run": 0',
-        b'{"event": "prefilled", "run": 0, "x": NaN}', b'{"event": "prefilled", "run": 0, "x": -Infinity}',
-        b'{"event": "prefilled", "run": 0, "x": 1e999}', b"[" * 100_000, b"9" * 10_000,
-        b"\xef\xbb\xbf{}", '{"event": "prefilled", "run": 0}'.encode("utf-16"), b"\xff\xfe\xfa",
+        b"",
+        b"\x00",
+        b"null",
+        b"[]",
+        b"{}",
+        b'"run"',
+        b'{"event": ["run"]}',
+        b'{"event": "toString"}',
+        b"{'event': 'run'}",
+        b'{"event": "prefilled", "run": 0} extra',
+        b'{"event": "prefilled", "run": 0',
+        b'{"event": "prefilled", "run": 0, "x": NaN}',
+        b'{"event": "prefilled", "run": 0, "x": -Infinity}',
+        b'{"event": "prefilled", "run": 0, "x": 1e999}',
+        b"[" * 100_000,
+        b"9" * 10_000,
+        b"\xef\xbb\xbf{}",
+        '{"event": "prefilled", "run": 0}'.encode("utf-16"),
+        b"\xff\xfe\xfa",
     ],
-)  # fmt: skip
+)
 def test_what_is_no_event_is_refused(text):
     with pytest.raises(BadAnswer):
         parse_event(text)
@@ -145,8 +181,17 @@ def test_phases_follow_the_events():
     names = ("started", "loaded", *ONE_RUN, *ONE_RUN, "done")
     phases = [conversation(*names[:count]).phase for count in range(len(names) + 1)]
     assert phases == [
-        "start", "load", "idle", "prefill-0", "decode-0", "idle", "prefill-1", "decode-1", "idle", "exit",
-    ]  # fmt: skip
+        "start",
+        "load",
+        "idle",
+        "prefill-0",
+        "decode-0",
+        "idle",
+        "prefill-1",
+        "decode-1",
+        "idle",
+        "exit",
+    ]
 
 
 def test_an_outcome_may_come_at_any_time_but_only_once():

@@ -11,8 +11,14 @@ from kvpeak.protocol.command import command_of
 from kvpeak.runner.table_output import read_runs
 
 CELL = {
-    "commit": "c", "model": "m", "prompt": "p", "kv_cache": "cat", "cap": "none", "variant": "v", "round": 1,
-}  # fmt: skip
+    "commit": "c",
+    "model": "m",
+    "prompt": "p",
+    "kv_cache": "cat",
+    "cap": "none",
+    "variant": "v",
+    "round": 1,
+}
 COLUMNS = {
     "prompt_tokens": "prompt",
     "generated_tokens": "generated",
@@ -58,10 +64,18 @@ def test_rows_become_runs_in_this_projects_units(tmp_path):
     runs = read_runs(request(tmp_path), folder)
     assert [run["warmup"] for run in runs] == [True, False, False]
     assert runs[0] == {
-        "event": "run", "run": 0, "warmup": True, "prompt_tokens": 9, "generated_tokens": 4,
-        "prefill_s": 0.1, "ttft_s": 0.25, "decode_s": 0.5, "tokens_sha256": None,
-        "peak_active_mib": None, "peak_pool_mib": 2.0,
-    }  # fmt: skip
+        "event": "run",
+        "run": 0,
+        "warmup": True,
+        "prompt_tokens": 9,
+        "generated_tokens": 4,
+        "prefill_s": 0.1,
+        "ttft_s": 0.25,
+        "decode_s": 0.5,
+        "tokens_sha256": None,
+        "peak_active_mib": None,
+        "peak_pool_mib": 2.0,
+    }
 
 
 def test_a_table_of_recorded_runs_only_is_taken_as_it_is(tmp_path):

@@ -151,7 +151,9 @@ def test_every_predicted_line_can_be_told_without_its_colour():
     ]
     published = [{"prompt_tokens": 2049, "fornace_mib": 2010.0}]
     figure = replay_figures.predicted_by_length(predictions, published)
-    legend = {f"{cache}, {cap}" for cache in ("cat", "prealloc") for cap in ("without a cap", "cap 4x")}  # fmt: skip
+    legend = {
+        f"{cache}, {cap}" for cache in ("cat", "prealloc") for cap in ("without a cap", "cap 4x")
+    }
     assert legend | {"measured (the finding)"} <= set(texts(figure))
     root = xml.fromstring(figure.svg)
     lines = [node.get("style") for node in root.iter("{http://www.w3.org/2000/svg}path")]

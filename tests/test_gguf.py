@@ -47,8 +47,12 @@ def test_header_gives_metadata_and_shapes_with_rows_first(file):
     }
     header = gguf.read_header(file(gguf_bytes(metadata, {"t": ("F32", np.zeros((3, 32)))})))
     assert header.metadata == {
-        "text": "é", "number": 7, "flag": True, "list": [1, -2], "texts": ["a", ""],
-    }  # fmt: skip
+        "text": "é",
+        "number": 7,
+        "flag": True,
+        "list": [1, -2],
+        "texts": ["a", ""],
+    }
     assert header.shapes == {"t": (3, 32)}
 
 

@@ -9,10 +9,19 @@ from kvpeak.inputs.shapes import kv_bytes_per_token, read_shapes
 from kvpeak.live.loading import random_model
 
 CONFIG = {
-    "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 96, "max_position_embeddings": 64,
-    "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "tie_word_embeddings": False, "torch_dtype": "float32",
-}  # fmt: skip
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+}
 
 
 @pytest.fixture(scope="module")

@@ -100,16 +100,23 @@ GPU = {"processes": [{"pid": 1, "used_mib": 5.0}, {"pid": 9, "used_mib": 7.0}]}
         ({"after": {"on_battery": True}}, "battery: on battery power after the cell"),
         ({"before": {"low_power": True}}, "low power: low-power mode was on before the cell"),
         ({"after": {"thermal_pressure": 2}}, "throttled: thermal pressure level 2 after the cell"),
-        ({"after": {"throttle_count": 8}},
-         "throttled: the processors were slowed for heat 3 times during the cell"),
+        (
+            {"after": {"throttle_count": 8}},
+            "throttled: the processors were slowed for heat 3 times during the cell",
+        ),
         ({"slowed": ["hardware slowdown"]}, "throttled: GPU clocks held down: hardware slowdown"),
         ({"after": {"swap_used_mib": 74.0}}, "swap: the used swap grew by 64 MiB during the cell"),
-        ({"after": {"cpu_busy_s": 133.0}},
-         "load: other processes kept 1.3 processors busy during the cell"),
+        (
+            {"after": {"cpu_busy_s": 133.0}},
+            "load: other processes kept 1.3 processors busy during the cell",
+        ),
         ({"after": {"gpu": GPU}}, "gpu: other processes were on the GPU: process 9"),
-        ({"ended": {"wall_s": -3590.0}}, "clock: the wall clock jumped by -3600.0 s, or the machine slept"),
+        (
+            {"ended": {"wall_s": -3590.0}},
+            "clock: the wall clock jumped by -3600.0 s, or the machine slept",
+        ),
     ],
-)  # fmt: skip
+)
 def test_each_disturbance_has_its_flag_with_the_reason(changes, flag):
     assert found_flags(**changes) == [flag]
 
@@ -140,11 +147,14 @@ def test_version_2_groups_count_with_all_that_are_above_them(tmp_path):
         "0::/user/job\n",
         {
             "": {"cgroup.controllers": "memory"},
-            "user": {"memory.max": str(900 * MIB), "memory.current": str(500 * MIB),
-                     "memory.stat": f"anon 1\ninactive_file {100 * MIB}\n"},
+            "user": {
+                "memory.max": str(900 * MIB),
+                "memory.current": str(500 * MIB),
+                "memory.stat": f"anon 1\ninactive_file {100 * MIB}\n",
+            },
             "user/job": {"memory.max": "max", "memory.current": "1", "memory.stat": "anon 1\n"},
         },
-    )  # fmt: skip
+    )
     assert found == [(900, 500)]
 
 
@@ -153,12 +163,18 @@ def test_version_1_groups_without_a_limit_do_not_count(tmp_path):
         tmp_path,
         "5:cpu:/x\n4:memory:/job\n0::/\n",
         {
-            "memory": {"memory.limit_in_bytes": "9223372036854771712", "memory.usage_in_bytes": "5",
-                       "memory.stat": "total_inactive_file 0\n"},
-            "memory/job": {"memory.limit_in_bytes": str(200 * MIB), "memory.usage_in_bytes": str(50 * MIB),
-                           "memory.stat": f"inactive_file 1\ntotal_inactive_file {10 * MIB}\n"},
+            "memory": {
+                "memory.limit_in_bytes": "9223372036854771712",
+                "memory.usage_in_bytes": "5",
+                "memory.stat": "total_inactive_file 0\n",
+            },
+            "memory/job": {
+                "memory.limit_in_bytes": str(200 * MIB),
+                "memory.usage_in_bytes": str(50 * MIB),
+                "memory.stat": f"inactive_file 1\ntotal_inactive_file {10 * MIB}\n",
+            },
         },
-    )  # fmt: skip
+    )
     assert found == [(200, 160)]
 
 

@@ -20,10 +20,18 @@ from kvpeak.live.loading import load_model, random_model
 
 PROGRAM = Path(__file__).parents[1] / "workflow/scripts/make_model.py"
 SHAPES = {
-    "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256, "rms_norm_eps": 1e-6,
-    "max_position_embeddings": 512, "rope_theta": 10000.0, "tie_word_embeddings": True,
-}  # fmt: skip
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "rms_norm_eps": 1e-6,
+    "max_position_embeddings": 512,
+    "rope_theta": 10000.0,
+    "tie_word_embeddings": True,
+}
 HUB = {"kind": "hub", "repository": tiny_hub.REPOSITORY, "revision": tiny_hub.REVISION}
 MEMBER = "tiny_model/tiny.gguf"
 
@@ -43,9 +51,11 @@ class Models:
     def make(self, entry: dict, *flags: str, endpoint: str = "http://127.0.0.1:9"):
         """Run the program for the model `tiny`. Nothing listens at the default endpoint."""
         environment = {
-            "PATH": os.environ["PATH"], "HOME": str(self.root / "home"), "HF_ENDPOINT": endpoint,
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.root / "home"),
+            "HF_ENDPOINT": endpoint,
             "PIP_NO_INDEX": "1",
-        }  # fmt: skip
+        }
         command = [sys.executable, str(PROGRAM), "--name", "tiny", "--entry", json.dumps(entry)]
         command += ["--out", str(self.folder / "model.json"), *flags]
         return subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -307,9 +317,12 @@ def package(models_folder) -> dict:
         )
         archive.writestr("tiny_model-1.0.dist-info/RECORD", "")
     return {
-        "kind": "package", "package": "tiny-model", "version": "1.0", "file": MEMBER,
+        "kind": "package",
+        "package": "tiny-model",
+        "version": "1.0",
+        "file": MEMBER,
         "sha256": sha256(gguf),
-    }  # fmt: skip
+    }
 
 
 def test_package_gives_weights_config_and_tokenizer(models_folder, package):

@@ -311,8 +311,9 @@ def test_plan_shows_the_mistake_without_a_traceback_and_exits_1(tmp_path):
     file.write_text(yaml.safe_dump(BASE | {"caps": ["4 x"]}))
     done = subprocess.run(
         [sys.executable, "workflow/scripts/plan.py", "--matrix", file],
-        capture_output=True, text=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.count("\n") == 1

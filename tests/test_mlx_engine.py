@@ -47,15 +47,24 @@ class Engine:
             "cap": "none",
             "options": {"attention": "naive", "prefill_chunk": "whole"} | (options or {}),
             "protocol": {
-                "warmup": 0, "recorded": 1, "generate": GENERATE, "ignore_eos": True,
-                "repeat_penalty": 1.1, "repeat_window": 64, "seed": 0,
-            } | (protocol or {}),
-        } | request  # fmt: skip
+                "warmup": 0,
+                "recorded": 1,
+                "generate": GENERATE,
+                "ignore_eos": True,
+                "repeat_penalty": 1.1,
+                "repeat_window": 64,
+                "seed": 0,
+            }
+            | (protocol or {}),
+        } | request
         self.write("request.json", whole)
         return subprocess.run(
             [sys.executable, ENGINE, "request.json"],
-            cwd=self.folder, capture_output=True, text=True, preexec_fn=limit_memory,
-        )  # fmt: skip
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            preexec_fn=limit_memory,
+        )
 
     def events(self, **request) -> dict[str, dict]:
         """The events by name, of each name the last."""
@@ -84,7 +93,7 @@ def cells(engine) -> dict[tuple[str, str], dict[str, dict]]:
     return {
         (cache, cap): engine.events(kv_cache=cache, cap=cap)
         for cache, cap in [("mlx-lm", "none"), *names]
-    }  # fmt: skip
+    }
 
 
 def test_every_cache_gives_the_tokens_of_mlx_lms_own_with_and_without_a_cap(cells):
@@ -188,9 +197,16 @@ def test_fused_attention_gives_the_same_tokens(cells, engine):
 
 
 def test_attention_of_the_models_own_is_reported(engine):
-    engine.write("gemma2/config.json", TINY | {
-        "model_type": "gemma2", "num_hidden_layers": 2, "head_dim": 64, "query_pre_attn_scalar": 64,
-    })  # fmt: skip
+    engine.write(
+        "gemma2/config.json",
+        TINY
+        | {
+            "model_type": "gemma2",
+            "num_hidden_layers": 2,
+            "head_dim": 64,
+            "query_pre_attn_scalar": 64,
+        },
+    )
     events = engine.events(model={"folder": "gemma2"}, protocol={"generate": 2})
     assert events["loaded"]["attention"] == "own"
 
@@ -219,19 +235,36 @@ def test_what_cannot_be_allocated_is_the_outcome_oom(engine):
 @pytest.mark.parametrize(
     ("request_", "detail"),
     [
-        ({"cap": "4x"}, "cap 4x: MLX limits its pool in bytes; expected default, none, 0 or a size"),
+        (
+            {"cap": "4x"},
+            "cap 4x: MLX limits its pool in bytes; expected default, none, 0 or a size",
+        ),
         ({"kv_cache": "paged"}, "kv_cache paged: expected cat, cat-contiguous, prealloc, mlx-lm, "),
         ({"options": {"loop": "vllm"}}, "loop vllm: expected own or mlx-lm"),
         ({"options": {"attention": "flash"}}, "attention flash: expected naive or fused"),
-        ({"kv_cache": "cat", "model": {"folder": "mamba"}}, "kv_cache cat: cannot take the place of the model's own ArraysCache"),
-        ({"kv_cache": "quantized-4", "model": {"folder": "narrow"}}, "kv_cache quantized-4: the model cannot"),
+        (
+            {"kv_cache": "cat", "model": {"folder": "mamba"}},
+            "kv_cache cat: cannot take the place of the model's own ArraysCache",
+        ),
+        (
+            {"kv_cache": "quantized-4", "model": {"folder": "narrow"}},
+            "kv_cache quantized-4: the model cannot",
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_the_engine_does_not_have_is_the_outcome_unsupported(engine, request_, detail):
-    engine.write("mamba/config.json", TINY | {
-        "model_type": "mamba", "state_size": 8, "conv_kernel": 4, "use_bias": False,
-        "use_conv_bias": True, "time_step_rank": 4,
-    })  # fmt: skip
+    engine.write(
+        "mamba/config.json",
+        TINY
+        | {
+            "model_type": "mamba",
+            "state_size": 8,
+            "conv_kernel": 4,
+            "use_bias": False,
+            "use_conv_bias": True,
+            "time_step_rank": 4,
+        },
+    )
     engine.write("narrow/config.json", TINY | {"num_attention_heads": 8, "num_key_value_heads": 8})
     done = engine.start(**request_)
     outcome = json.loads(done.stdout.splitlines()[-1])
@@ -262,8 +295,10 @@ emit("prefilled", run=0)
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": str(ENGINE.parent)}, capture_output=True, text=True,
-    )  # fmt: skip
+        env=os.environ | {"PYTHONPATH": str(ENGINE.parent)},
+        capture_output=True,
+        text=True,
+    )
     assert done.stdout == '{"event": "prefilled", "run": 0}\n'
     assert all(f"from {who}" in done.stderr for who in ("a library", "a child", "C"))
 
@@ -278,9 +313,12 @@ unwanted = {"pandas", "snakemake", "transformers", "numpy", "yaml"} & set(sys.mo
 sys.exit(", ".join(unwanted) or 0)
 """
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=engine.folder,
-        env=os.environ | {"PYTHONPATH": str(ENGINE.parent)}, capture_output=True, text=True,
-    )  # fmt: skip
+        [sys.executable, "-c", program],
+        cwd=engine.folder,
+        env=os.environ | {"PYTHONPATH": str(ENGINE.parent)},
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -56,9 +56,12 @@ def test_the_state_names_the_card_its_clocks_and_its_processes():
 
 def test_what_a_card_does_not_tell_is_null():
     missing = (
-        "nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPowerUsage", "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetTemperature",
-    )  # fmt: skip
+        "nvmlDeviceGetMemoryInfo",
+        "nvmlDeviceGetPowerUsage",
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetComputeRunningProcesses",
+        "nvmlDeviceGetTemperature",
+    )
     gpu = open_gpu("0", Nvml(missing))
     gpu.sample_clocks()
     state = gpu.state()
@@ -78,10 +81,15 @@ def test_clocks_held_down_at_any_sample_are_remembered_and_idleness_is_no_fault(
 @pytest.mark.parametrize(
     ("request_gpu", "visible", "chosen"),
     [
-        (None, None, "0"), (None, "3,1", "3"), (None, UUID, UUID), (None, "", None), (None, "-1", None),
-        (2, None, "2"), (2, "0", "2"),
+        (None, None, "0"),
+        (None, "3,1", "3"),
+        (None, UUID, UUID),
+        (None, "", None),
+        (None, "-1", None),
+        (2, None, "2"),
+        (2, "0", "2"),
     ],
-)  # fmt: skip
+)
 def test_a_cell_gets_the_gpu_it_names_or_the_first_visible_one(request_gpu, visible, chosen):
     assert chosen_gpu(request_gpu, visible) == chosen
 

@@ -40,8 +40,11 @@ INSTALLERS = {
 def test_pip_and_uv_find_the_wheels(folder, tmp_path, installer):
     shown = subprocess.run(
         ["make", "--no-print-directory", "-f", "shown.mk", "shown"],
-        cwd=folder, capture_output=True, text=True, check=True,
-    ).stdout  # fmt: skip
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     variables = dict(line.split("=", 1) for line in shown.splitlines())
     offline = {
         "PIP_NO_INDEX": "1",

@@ -11,8 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 KVPEAK = Path(sys.executable).with_name("kvpeak")
 GOOD = {
-    "--model": "qwen2.5-0.5b-instruct", "--prompt-tokens": "513", "--kv-cache": "cat", "--slack": "none",
-}  # fmt: skip
+    "--model": "qwen2.5-0.5b-instruct",
+    "--prompt-tokens": "513",
+    "--kv-cache": "cat",
+    "--slack": "none",
+}
 
 
 def run(*flags: str, **options: str) -> subprocess.CompletedProcess:
@@ -41,8 +44,13 @@ def test_a_person_gets_the_peak_in_words():
 def test_a_sweep_writes_every_combination(tmp_path):
     out = tmp_path / "sweep.csv"
     done = run(
-        "--sweep", str(out), prompt_tokens="65,129", kv_cache="cat,prealloc", slack="none,0", decode="4"
-    )  # fmt: skip
+        "--sweep",
+        str(out),
+        prompt_tokens="65,129",
+        kv_cache="cat,prealloc",
+        slack="none,0",
+        decode="4",
+    )
     assert (done.returncode, done.stderr) == (0, "")
     rows = list(csv.DictReader(out.open(newline="")))
     assert len(rows) == 8

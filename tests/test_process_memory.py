@@ -186,8 +186,10 @@ def test_mac_fields_are_read_from_both_layouts(size):
 
 def test_mac_offsets_are_the_documented_ones():
     assert process_memory.OFFSETS == {
-        "resident_size": 64, "phys_footprint": 72, "lifetime_max_phys_footprint": 240,
-    }  # fmt: skip
+        "resident_size": 64,
+        "phys_footprint": 72,
+        "lifetime_max_phys_footprint": 240,
+    }
     assert process_memory.FLAVOURS == {6: 464, 4: 296}
 
 

@@ -35,19 +35,30 @@ compare: [{axis: cap, before: none, after: 32MiB}, {axis: kv_cache, before: cat,
 SOURCE = {"source": "this test"}
 CLAIMS = [
     {
-        "claim": "The peak of cat is what it was", "kind": "value", "column": "peak_mib",
+        "claim": "The peak of cat is what it was",
+        "kind": "value",
+        "column": "peak_mib",
         "of": {"model": "tiny", "prompt": "alice-512", "kv_cache": "cat"},
-        "expected": 1000, "tolerance_pct": 5,
+        "expected": 1000,
+        "tolerance_pct": 5,
     },
     {
-        "claim": "The cap costs no decode speed", "kind": "equivalence", "column": "decode_tok_s",
-        "of": {"prompt": "alice-512", "cap": "32MiB"}, "to": {"cap": "none"}, "margin_pct": 5,
+        "claim": "The cap costs no decode speed",
+        "kind": "equivalence",
+        "column": "decode_tok_s",
+        "of": {"prompt": "alice-512", "cap": "32MiB"},
+        "to": {"cap": "none"},
+        "margin_pct": 5,
     },
     {
-        "claim": "A cache that the matrix does not have", "kind": "spread", "column": "peak_mib",
-        "of": {"kv_cache": "cut"}, "across": "cap", "tolerance_pct": 5,
+        "claim": "A cache that the matrix does not have",
+        "kind": "spread",
+        "column": "peak_mib",
+        "of": {"kv_cache": "cut"},
+        "across": "cap",
+        "tolerance_pct": 5,
     },
-]  # fmt: skip
+]
 BLAS = "OpenBLAS 0.3.21, 2 threads"
 HOSTILE = "a | b *c* _d_ `e` <img src=x> [f](g) \\ $h$ ~~i~~ #j"
 

@@ -71,8 +71,16 @@ def test_the_record_says_what_was_asked_what_answered_and_where(cell):
     assert record["harness"]["version"] == "0.1.0"
     phases = [phase["phase"] for phase in record["phases"] if phase["phase"] != "idle"]
     assert phases == [
-        "start", "load", "prefill-0", "decode-0", "prefill-1", "decode-1", "prefill-2", "decode-2", "exit",
-    ]  # fmt: skip
+        "start",
+        "load",
+        "prefill-0",
+        "decode-0",
+        "prefill-1",
+        "decode-1",
+        "prefill-2",
+        "decode-2",
+        "exit",
+    ]
     assert (cell.folder / record["log"] / "events.jsonl").read_text().count("\n") == 12
 
 
@@ -90,9 +98,15 @@ say("outcome", outcome="unsupported", detail="enough")
     for key in ("temperature_c", "thermal_pressure"):
         assert row.pop(key) == str(cell.record()["machine"]["before"].get(key) or "")
     assert {key for key, value in row.items() if not value} == {
-        "prefill_s", "prefill_tok_s", "ttft_ms", "decode_s", "decode_tok_s", "tokens_sha256", "peak_active_mib",
+        "prefill_s",
+        "prefill_tok_s",
+        "ttft_ms",
+        "decode_s",
+        "decode_tok_s",
+        "tokens_sha256",
+        "peak_active_mib",
         "peak_pool_mib",
-    }  # fmt: skip
+    }
 
 
 def test_the_peak_and_the_timeline_show_memory_that_was_freed_again(cell):
@@ -182,20 +196,35 @@ ANSWERS = {
     "not JSON": ("print('Segmentation fault')", "not a JSON event: Segmentation fault"),
     "a list": ("print('[1, 2]')", "not an event of the protocol: [1, 2]"),
     "an unknown event": ("say('finished')", "not an event of the protocol"),
-    "a truncated line": ("load(); sys.stdout.write('{\"event\": \"run_st')", "its last line is truncated"),
+    "a truncated line": (
+        'load(); sys.stdout.write(\'{"event": "run_st\')',
+        "its last line is truncated",
+    ),
     "not UTF-8": ("os.write(1, b'\\xff\\xfe{}\\n')", "not a JSON event"),
-    "NaN": ("say('started', versions={}, device={}, cap_bytes=None);"
-            "say('loaded', load_s=float('nan'), loaded_mib=1, weights_mapped=False, dtype='x')",
-            "not a JSON event"),
-    "a negative figure": ("say('started', versions={}, device={}, cap_bytes=-1)",
-                          "cap_bytes is -1; expected a whole number from 0 or null"),
-    "a missing figure": ("say('started', versions={}, device={})", "event started without cap_bytes"),
-    "a run before loading": ("say('started', versions={}, device={}, cap_bytes=None); begin(0)",
-                             "event run_started where loaded was expected"),
+    "NaN": (
+        "say('started', versions={}, device={}, cap_bytes=None);"
+        "say('loaded', load_s=float('nan'), loaded_mib=1, weights_mapped=False, dtype='x')",
+        "not a JSON event",
+    ),
+    "a negative figure": (
+        "say('started', versions={}, device={}, cap_bytes=-1)",
+        "cap_bytes is -1; expected a whole number from 0 or null",
+    ),
+    "a missing figure": (
+        "say('started', versions={}, device={})",
+        "event started without cap_bytes",
+    ),
+    "a run before loading": (
+        "say('started', versions={}, device={}, cap_bytes=None); begin(0)",
+        "event run_started where loaded was expected",
+    ),
     "the wrong run": ("load(); begin(1)", "event run_started of run 1 where run 0 was expected"),
-    "done too early": ("load(); begin(0); finish(0); done()", "event done where run_started was expected"),
+    "done too early": (
+        "load(); begin(0); finish(0); done()",
+        "event done where run_started was expected",
+    ),
     "more after done": ("answer(); done()", "event done where nothing was expected"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.fault(
@@ -517,10 +546,13 @@ def test_a_gpu_that_is_asked_for_and_not_there_is_one_line(cell, monkeypatch):
 BAD_REQUESTS = {
     "engine": ({"engine": "magic"}, 'engine: "magic"; expected one of mlx, candle-replay'),
     "cell": ({"cell": {"commit": "../../etc"}}, 'cell.commit: "../../etc"; expected a name'),
-    "runs": ({"protocol": {"warmup": 1, "recorded": 0}}, "protocol.recorded: 0; expected a whole number from 1"),
+    "runs": (
+        {"protocol": {"warmup": 1, "recorded": 0}},
+        "protocol.recorded: 0; expected a whole number from 1",
+    ),
     "limits": ({"limits": {"timeout": 3}}, "limits.timeout: 3; expected one of timeout_s"),
     "gpu": ({"gpu": "all"}, 'gpu: "all"; expected a GPU\'s number, from 0'),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("key", BAD_REQUESTS)

@@ -10,9 +10,12 @@ from conftest import TINY_MATRIX
 
 BOUND_S = 300
 WITHOUT_ACCOUNTING = (
-    "--slurm-status-command", "squeue", "--slurm-no-account",
-    "--slurm-init-seconds-before-status-checks", "2",
-)  # fmt: skip
+    "--slurm-status-command",
+    "squeue",
+    "--slurm-no-account",
+    "--slurm-init-seconds-before-status-checks",
+    "2",
+)
 
 
 @pytest.fixture

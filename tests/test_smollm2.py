@@ -17,7 +17,7 @@ from kvpeak.live.loading import load_model
 from make_model import make
 
 ROOT = Path(__file__).parents[1]
-NAME = "smollm2-135m-instruct"
+MODEL = "smollm2-135m-instruct"
 REFERENCE = json.loads((Path(__file__).parent / "data/smollm2-reference.json").read_text())
 
 
@@ -25,14 +25,14 @@ REFERENCE = json.loads((Path(__file__).parent / "data/smollm2-reference.json").r
 def folder(tmp_path_factory) -> Path:
     """The model's folder: the one under models/, else made now, which downloads 93 MB."""
     try:
-        verify_model(ROOT / "models" / NAME, hashes=True)
-        return ROOT / "models" / NAME
+        verify_model(ROOT / "models" / MODEL, hashes=True)
+        return ROOT / "models" / MODEL
     except UserError:
-        made = tmp_path_factory.mktemp("models") / NAME
+        made = tmp_path_factory.mktemp("models") / MODEL
     matrix = yaml.safe_load((ROOT / "config/matrix.yaml").read_text())
-    entry = {key: value for key, value in matrix["models"][NAME].items() if key != "config"}
+    entry = {key: value for key, value in matrix["models"][MODEL].items() if key != "config"}
     try:
-        make(NAME, entry, made)
+        make(MODEL, entry, made)
     except UserError as error:
         if os.environ.get("CI"):
             raise

@@ -26,8 +26,12 @@ def test_the_percentile_interval_of_scipy_would_not_cover():
     low, high = stats.bootstrap(
         (noisy(1, 5), noisy(2, 5)),
         lambda of, to, axis: of.mean(-1) / to.mean(-1),
-        n_resamples=statistics.RESAMPLES, batch=100, axis=-1, method="percentile", rng=0,
-    ).confidence_interval  # fmt: skip
+        n_resamples=statistics.RESAMPLES,
+        batch=100,
+        axis=-1,
+        method="percentile",
+        rng=0,
+    ).confidence_interval
     assert np.mean((low <= 1) & (high >= 1)) < 0.93
 
 
@@ -168,11 +172,15 @@ def test_runs_inside_a_process_count_as_one_value():
         [
             axes | {"round": number, "warmup": warmup, "decode_tok_s": speed}
             for number, warmup, speed in [
-                (1, True, 1.0), (1, False, 10.0), (1, False, 20.0),
-                (2, True, 1.0), (2, False, 30.0), (2, False, None),
+                (1, True, 1.0),
+                (1, False, 10.0),
+                (1, False, 20.0),
+                (2, True, 1.0),
+                (2, False, 30.0),
+                (2, False, None),
             ]
         ]
-    )  # fmt: skip
+    )
     means = statistics.process_means(runs, "decode_tok_s")
     assert list(means) == [cell]
     assert means[cell].tolist() == [15.0, 30.0]

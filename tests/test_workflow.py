@@ -93,8 +93,11 @@ def test_the_engine_computes_with_as_many_threads_as_without_snakemake(
             monkeypatch.delenv(name, raising=False)
     plain = subprocess.run(
         [sys.executable, "-c", "from kvpeak.live.blas import load_blas; print(load_blas())"],
-        cwd=project.folder / "workflow/scripts", capture_output=True, text=True, check=True,
-    ).stdout.strip()  # fmt: skip
+        cwd=project.folder / "workflow/scripts",
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
     cell = CELL.format("cat", "none")
     assert project.snakemake(f"{cell}/runs.csv").returncode == 0
     said = json.loads(project.read(f"{cell}/cell.json"))["engine"]["blas"]
@@ -139,8 +142,10 @@ def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that
     line = next(line for line in shown.splitlines() if "SIGKILL" in line)
     assert f"{killed}/default/r1" in line
     assert "results/logs/" in line
-    done = {path.parent.parent.parent.parent.name + "/" + path.parent.parent.parent.name
-            for path in project.folder.glob("results/cells/**/runs.csv")}  # fmt: skip
+    done = {
+        path.parent.parent.parent.parent.name + "/" + path.parent.parent.parent.name
+        for path in project.folder.glob("results/cells/**/runs.csv")
+    }
     assert done == {"cat/none", "prealloc/none", "prealloc/1MiB"}
     assert project.planned()["cell"] == 1
     assert project.snakemake().returncode == 0

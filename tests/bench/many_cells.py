@@ -42,24 +42,37 @@ GENERATE, RUN_COUNT, SAMPLES = 128, 4, 150
 KV_BYTES = 2 * 2 * 2 * 16 * 4  # of the tiny model: layers, KV heads, head size, float32
 CLAIMS = [
     {
-        "claim": "A growing cache's peak exceeds prealloc's", "kind": "pool-growth",
-        "of": {"kv_cache": "cat", "cap": "none"}, "to": {"kv_cache": "prealloc"},
-        "column": "peak_mib", "tolerance_pct": 10,
+        "claim": "A growing cache's peak exceeds prealloc's",
+        "kind": "pool-growth",
+        "of": {"kv_cache": "cat", "cap": "none"},
+        "to": {"kv_cache": "prealloc"},
+        "column": "peak_mib",
+        "tolerance_pct": 10,
     },
     {
-        "claim": "With the cap the caches have almost the same peak", "kind": "spread",
-        "of": {"cap": "32MiB"}, "across": "kv_cache", "column": "peak_mib", "tolerance_pct": 10,
+        "claim": "With the cap the caches have almost the same peak",
+        "kind": "spread",
+        "of": {"cap": "32MiB"},
+        "across": "kv_cache",
+        "column": "peak_mib",
+        "tolerance_pct": 10,
     },
     {
-        "claim": "No cache and no cap changes the tokens", "kind": "same-tokens", "of": {},
+        "claim": "No cache and no cap changes the tokens",
+        "kind": "same-tokens",
+        "of": {},
         "across": ["kv_cache", "cap"],
     },
     {
-        "claim": "The cap does not change the decode speed", "kind": "equivalence",
-        "of": {"cap": "32MiB"}, "to": {"cap": "none"}, "column": "decode_tok_s", "margin_pct": 5,
+        "claim": "The cap does not change the decode speed",
+        "kind": "equivalence",
+        "of": {"cap": "32MiB"},
+        "to": {"cap": "none"},
+        "column": "decode_tok_s",
+        "margin_pct": 5,
         "fold": True,
     },
-]  # fmt: skip
+]
 
 
 def matrix_of(count: int) -> dict:
@@ -121,14 +134,24 @@ def write_cell(cell: Cell, request: dict, order: int, record: dict, chance: rand
     pool = 20 + (grown if (cell.kv_cache, cell.cap) == ("cat", "none") else 0)
     runs = [
         {
-            **cell.as_dict(), "run": run, "warmup": "true" if run == 0 else "false",
-            "prompt_tokens": tokens, "generated_tokens": GENERATE, "prefill_s": 0.05,
-            "prefill_tok_s": chance.gauss(2000, 100), "ttft_ms": 51, "decode_s": 2,
-            "decode_tok_s": chance.gauss(60, 3), "tokens_sha256": "ab" * 32, "peak_active_mib": 20,
-            "peak_pool_mib": pool, "order": order, "started_at": "2026-11-30T07:26:57.250Z",
+            **cell.as_dict(),
+            "run": run,
+            "warmup": "true" if run == 0 else "false",
+            "prompt_tokens": tokens,
+            "generated_tokens": GENERATE,
+            "prefill_s": 0.05,
+            "prefill_tok_s": chance.gauss(2000, 100),
+            "ttft_ms": 51,
+            "decode_s": 2,
+            "decode_tok_s": chance.gauss(60, 3),
+            "tokens_sha256": "ab" * 32,
+            "peak_active_mib": 20,
+            "peak_pool_mib": pool,
+            "order": order,
+            "started_at": "2026-11-30T07:26:57.250Z",
         }
         for run in range(RUN_COUNT)
-    ]  # fmt: skip
+    ]
     ids = [chance.randrange(4096) for _ in range(GENERATE)]
     events = [{"event": "run", "run": run, "tokens": ids} for run in range(RUN_COUNT)]
     memory = record["memory"] | {

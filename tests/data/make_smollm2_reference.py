@@ -30,9 +30,15 @@ def reference(gguf: str, corpus: Path) -> dict:
     with tempfile.NamedTemporaryFile(suffix=".gguf") as file:
         as_float32(gguf, file.name)
         model = llama_cpp.Llama(
-            file.name, n_ctx=2 * POSITIONS, n_batch=POSITIONS, logits_all=True, verbose=False,
-            type_k=llama_cpp.GGML_TYPE_F32, type_v=llama_cpp.GGML_TYPE_F32, flash_attn=False,
-        )  # fmt: skip
+            file.name,
+            n_ctx=2 * POSITIONS,
+            n_batch=POSITIONS,
+            logits_all=True,
+            verbose=False,
+            type_k=llama_cpp.GGML_TYPE_F32,
+            type_v=llama_cpp.GGML_TYPE_F32,
+            flash_attn=False,
+        )
         tokens = model.tokenize(corpus.read_bytes(), add_bos=False, special=False)
         model.eval(tokens[:POSITIONS])
     logits = np.array(model.scores[:POSITIONS])
@@ -47,10 +53,13 @@ def reference(gguf: str, corpus: Path) -> dict:
         "argmax": logits.argmax(-1).tolist(),
         "smallest_lead": float((first - second).min()),
         "largest_logits": {
-            str(position): {str(i): round(float(logits[position, i]), 4) for i in logits[position].argsort()[:-6:-1]}
+            str(position): {
+                str(i): round(float(logits[position, i]), 4)
+                for i in logits[position].argsort()[:-6:-1]
+            }
             for position in KEPT
         },
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

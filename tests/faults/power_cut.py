@@ -57,9 +57,13 @@ def run_plain(project: Project) -> float:
 def cut(project: Project, after_s: float) -> bool:
     """Start a plain invocation and kill its process group after so many seconds; False if it ended before."""
     running = subprocess.Popen(
-        project.command(), cwd=project.folder, env=project.environment,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True,
-    )  # fmt: skip
+        project.command(),
+        cwd=project.folder,
+        env=project.environment,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
     try:
         running.wait(after_s)
     except subprocess.TimeoutExpired:

@@ -22,16 +22,54 @@ from kvpeak.live.loading import load_model
 
 ROOT = Path(__file__).parents[2]
 NASTY = [
-    "../x", "/etc/passwd", "a\nb", "a\x00b", "$(touch pwned)", "`touch pwned`", "; touch pwned", "{x}", "%s", "", ".", "-n",
-    "é" * 300, "x" * 5000, 10**400, -1, 1e308, float("nan"), float("inf"), None, True, [], {}, [[[[]]]], b"\xff",
-]  # fmt: skip
+    "../x",
+    "/etc/passwd",
+    "a\nb",
+    "a\x00b",
+    "$(touch pwned)",
+    "`touch pwned`",
+    "; touch pwned",
+    "{x}",
+    "%s",
+    "",
+    ".",
+    "-n",
+    "é" * 300,
+    "x" * 5000,
+    10**400,
+    -1,
+    1e308,
+    float("nan"),
+    float("inf"),
+    None,
+    True,
+    [],
+    {},
+    [[[[]]]],
+    b"\xff",
+]
 PLACES = [
-    ("commits", "mlx-a", "engine"), ("commits", "mlx-a", "packages"), ("commits", "mlx-a"), ("commits",),
-    ("models", "tiny", "config"), ("models", "tiny", "kind"), ("models", "tiny", "dtype"), ("models",),
-    ("prompts", "short", "tokens"), ("prompts", "short", "corpus"), ("prompts", "short"), ("prompts",),
-    ("kv_caches",), ("caps",), ("variants", "fused", "attention"), ("variants",), ("compare",), ("exclude",),
-    ("include",), ("protocol",),
-]  # fmt: skip
+    ("commits", "mlx-a", "engine"),
+    ("commits", "mlx-a", "packages"),
+    ("commits", "mlx-a"),
+    ("commits",),
+    ("models", "tiny", "config"),
+    ("models", "tiny", "kind"),
+    ("models", "tiny", "dtype"),
+    ("models",),
+    ("prompts", "short", "tokens"),
+    ("prompts", "short", "corpus"),
+    ("prompts", "short"),
+    ("prompts",),
+    ("kv_caches",),
+    ("caps",),
+    ("variants", "fused", "attention"),
+    ("variants",),
+    ("compare",),
+    ("exclude",),
+    ("include",),
+    ("protocol",),
+]
 
 
 def refused_or_read(make) -> Matrix | None:
@@ -171,9 +209,13 @@ HEADERS = {
     "a header of 2⁶⁰ bytes": struct.pack("<Q", 1 << 60) + b"{}",
     "a header longer than the file": struct.pack("<Q", 100) + b"{}",
     "a header that is no JSON": struct.pack("<Q", 4) + b"evil",
-    "a tensor of 2⁶² bytes": {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 1 << 62]},
+    "a tensor of 2⁶² bytes": {
+        "dtype": "F32",
+        "shape": [1 << 40, 1 << 20],
+        "data_offsets": [0, 1 << 62],
+    },
     "a tensor beyond the file": {"dtype": "F32", "shape": [1024], "data_offsets": [0, 4096]},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", HEADERS)

@@ -114,16 +114,28 @@ SUMMARY = Table(
     + columns(
         ("rounds", "", "how many processes"),
         ("runs", "", "how many recorded runs in all of them"),
-        ("outcome", "", "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`"),
+        (
+            "outcome",
+            "",
+            "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`",
+        ),
     )
     + _COUNTS
     + columns(
-        ("peak_footprint_mib", "MiB", "the headline but under CUDA: the operating system's own lifetime peak of the process; the largest of all processes"),
+        (
+            "peak_footprint_mib",
+            "MiB",
+            "the headline but under CUDA: the operating system's own lifetime peak of the process; the largest of all processes",
+        ),
         ("peak_footprint_min_mib", "MiB", "the smallest of all processes"),
         ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
         ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
         ("peak_rss_mib", "MiB", "the largest resident set"),
-        ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under CUDA; the largest of all processes"),
+        (
+            "peak_device_mib",
+            "MiB",
+            "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under CUDA; the largest of all processes",
+        ),
         ("peak_device_min_mib", "MiB", "the smallest of all processes"),
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
         ("prefill_tok_s", "tok/s", "mean over processes of the mean over their recorded runs"),
@@ -134,20 +146,36 @@ SUMMARY = Table(
         ("weights", "", "`real` or `random`"),
         ("machine", "", "processor, number of CPUs, memory"),
         ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
-        ("gpu", "", "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had the machine for itself"),
+        (
+            "gpu",
+            "",
+            "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had the machine for itself",
+        ),
         ("versions", "", "the engine's packages, with their versions"),
         ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
-        ("cap_bytes", "bytes", "the pool's limit as the allocator gave it back; empty where it keeps no pool"),
-        ("blas", "", "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say"),
+        (
+            "cap_bytes",
+            "bytes",
+            "the pool's limit as the allocator gave it back; empty where it keeps no pool",
+        ),
+        (
+            "blas",
+            "",
+            "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say",
+        ),
         ("kv_bytes_per_token", "bytes", "keys and values that one token adds, from the shapes"),
-        ("prefill_flops", "FLOPs", "the prefill's matrix products, from the shapes; empty where they are not known"),
+        (
+            "prefill_flops",
+            "FLOPs",
+            "the prefill's matrix products, from the shapes; empty where they are not known",
+        ),
         ("decode_bytes", "bytes", "the least that a decode step has to move, from the shapes"),
         ("harness", "", "git revision of kvpeak that measured"),
         ("dirty", "", "yes if its workflow/ had uncommitted changes"),
         ("flags", "", "why the measurement is doubtful; empty if nothing is"),
         ("detail", "", "what an outcome other than `ok` says"),
     ),
-)  # fmt: skip
+)
 
 CHECKS = Table(
     "results/checks.csv",
@@ -169,7 +197,11 @@ COMPARISON = Table(
     _AXES
     + columns(
         ("outcome_before", "", "how it ended in the first folder"),
-        ("peak_mib_before", "MiB", "its headline peak there: of the device under CUDA, else of the process"),
+        (
+            "peak_mib_before",
+            "MiB",
+            "its headline peak there: of the device under CUDA, else of the process",
+        ),
         ("outcome_after", "", "how it ended in the second folder"),
         ("peak_mib_after", "MiB", "its peak there"),
         ("peak_ratio", "", "after / before, where both ended well"),
@@ -187,7 +219,7 @@ COMPARISON = Table(
         }.items()
     )
     + columns(("flags", "", "why the measurement is doubtful, with the folder")),
-)  # fmt: skip
+)
 
 _CELL = (
     ("prompt_tokens", "tokens", "the prompt's length"),
@@ -269,7 +301,10 @@ REPLAY = tuple(
         "slack": (
             "one prompt and cache, predicted under each cap",
             *_CELL[:2],
-            *((f"cap_{cap}", "MiB", f"predicted peak, cap {cap}") for cap in ("none", "1x", "2x", "4x", "8x")),
+            *(
+                (f"cap_{cap}", "MiB", f"predicted peak, cap {cap}")
+                for cap in ("none", "1x", "2x", "4x", "8x")
+            ),
         ),
         "models": (
             "one model, predicted",
@@ -303,6 +338,6 @@ REPLAY = tuple(
             ("caption", "", "how to read it"),
         ),
     }.items()
-)  # fmt: skip
+)
 
 TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY, COMPARISON, *REPLAY)

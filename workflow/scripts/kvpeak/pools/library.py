@@ -128,8 +128,17 @@ def load() -> ctypes.CDLL:
     library = ctypes.CDLL(str(library_path()))
     u64, pointer = ctypes.c_uint64, ctypes.c_void_p
     library.kvpeak_replay.argtypes = (
-        ctypes.c_char_p, ctypes.c_char_p, u64, ctypes.POINTER(Events), u64, u64, pointer, pointer,
-        ctypes.POINTER(Result), ctypes.c_char_p, u64,
-    )  # fmt: skip
+        ctypes.c_char_p,
+        ctypes.c_char_p,
+        u64,
+        ctypes.POINTER(Events),
+        u64,
+        u64,
+        pointer,
+        pointer,
+        ctypes.POINTER(Result),
+        ctypes.c_char_p,
+        u64,
+    )
     library.kvpeak_policies.argtypes = (ctypes.c_char_p, u64)
     return library

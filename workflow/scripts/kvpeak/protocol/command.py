@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from kvpeak.base.axes import AXES
+
 # What a placeholder stands for; paths are absolute, because the program runs in its own checkout.
 PLACEHOLDERS = (
     *("model", "model_folder", "prompt", "prompt_file", "prompt_tokens", "kv_cache", "cap"),
@@ -28,7 +30,7 @@ def values_of(request: dict, out: Path) -> dict[str, str]:
     """What each placeholder stands for in a request whose output belongs into the folder `out`."""
     cell, protocol = request["cell"], request["protocol"]
     return {
-        **{name: cell[name] for name in ("model", "prompt", "kv_cache", "cap", "variant")},
+        **{name: cell[name] for name in AXES if name != "commit"},
         "model_folder": str(Path(request["model"]["folder"]).resolve()),
         "prompt_file": str(Path(request["prompt"]["path"]).resolve()),
         "prompt_tokens": request["prompt"]["tokens"],

@@ -20,7 +20,6 @@ NATIVE = Path(__file__).parent / "native"
 SOURCES = ("parameters.cpp", "replay.cpp")
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared")
 _SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
-BUILT = f"libkvpeak_pools{_SUFFIX}"
 
 
 def policies() -> list[Path]:
@@ -80,9 +79,14 @@ def cache_folder() -> Path:
     return Path(base) / "kvpeak"
 
 
+def library_name() -> str:
+    """The library's file, named after its sources."""
+    return f"libkvpeak_pools-{source_hash()}{_SUFFIX}"
+
+
 def library_path() -> Path:
     """The built library; builds it if it is not there."""
-    name = f"libkvpeak_pools-{source_hash()}{_SUFFIX}"
+    name = library_name()
     installed = NATIVE / name
     if installed.exists():
         return installed

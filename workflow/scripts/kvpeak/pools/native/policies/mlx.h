@@ -70,6 +70,6 @@ class Mlx : public WholeBuffers {
   std::map<Size, Block*, std::less<Size>, NodeAllocator<std::pair<const Size, Block*>>> oldest_;
 };
 KVPEAK_POLICY("mlx", Mlx, "MLX: a narrow window of sizes, a cap on what is kept",
-              "backend: cpu metal cuda; cap: 0 32MiB 128MiB 512MiB none");
+              "backend: cpu cuda; cap: 0 32MiB 128MiB 512MiB none");
 
 }  // namespace kvpeak

@@ -82,6 +82,6 @@ class Torch : public Segments {
 };
 KVPEAK_POLICY("torch", Torch, "PyTorch on CUDA, with the settings of PYTORCH_CUDA_ALLOC_CONF",
               "expandable_segments: True; max_split_size_mb: 20 32 64 128 256 512 1024; "
-              "roundup_power2_divisions: 1 2 4 8 16; garbage_collection_threshold: 0.6 0.8");
+              "roundup_power2_divisions: 2 4 8 16; garbage_collection_threshold: 0.6 0.8");
 
 }  // namespace kvpeak

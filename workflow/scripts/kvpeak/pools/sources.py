@@ -1,0 +1,138 @@
+"""Open a trace, whoever wrote it: our own files, PyTorch's snapshots, plain CSV."""
+
+import csv
+import gzip
+import io
+import lzma
+import zlib
+from array import array
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.pools import snapshot, trace
+from kvpeak.pools.trace import Op, Trace
+
+_XZ, _GZIP, _PICKLE = b"\xfd7zXZ\x00", b"\x1f\x8b", b"\x80"
+_CSV_COLUMNS = {"time", "op", "id", "bytes", "stream", "phase", "stack"}
+
+
+def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
+    """The traces in a file: several if a snapshot has several devices.
+
+    `progress` is told how many bytes were read. Raises UserError for a file that is none of what
+    docs/trace-format.md lists.
+    """
+    try:
+        start = _start(path)
+        if start.startswith(trace.MAGIC[:8]):
+            return [trace.read(path)]
+        opened = lzma.open if start.startswith(_XZ) else gzip.open if start[:2] == _GZIP else open
+        with opened(path, "rb") as file:
+            inside = file.read(2)
+            file.seek(0)
+            if inside[:1] == _PICKLE:
+                return snapshot.open_snapshot(path, file, progress)
+            return [read_csv(io.TextIOWrapper(file, "utf-8-sig", newline=""), path)]
+    except (lzma.LZMAError, EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path}: a damaged compressed file ({error})") from None
+    except UnicodeDecodeError:
+        raise UserError(
+            f"{path}: not a trace; expected a kvpeak trace ({trace.SUFFIX}), a snapshot of "
+            "PyTorch's memory (pickle) or CSV; docs/trace-format.md describes them"
+        ) from None
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(16)
+
+
+def read_csv(file, path: Path) -> Trace:
+    """A trace from CSV: columns op, id and bytes, and optionally time (µs), stream, phase, stack.
+
+    `op` is one of our operations in small letters; `id` any text that names a buffer while it lives.
+    """
+    reader = csv.DictReader(file)
+    header = set(reader.fieldnames or ())
+    if not {"op", "id", "bytes"} <= header or header - _CSV_COLUMNS:
+        raise UserError(
+            f"{path}: expected the columns op, id and bytes, and of time, stream, phase and stack "
+            f"those that there are; got {', '.join(reader.fieldnames or ['nothing'])}"
+        )
+    made = _FromRows(path)
+    for row in reader:
+        made.add(reader.line_num, row)
+    return made.trace
+
+
+class _FromRows:
+    def __init__(self, path: Path):
+        self.path, self.live = path, {}
+        self.trace = Trace(name=path.name, source="csv", streams=[], phases=[""], stacks=[""])
+        self.numbers = {"stream": {}, "phase": {"": 0}, "stack": {"": 0}}
+
+    def add(self, line: int, row: dict) -> None:
+        try:
+            op = Op[row["op"].upper()]
+            size = int(row["bytes"] or 0)
+            if not 0 <= size < 2**63:
+                raise ValueError(f"bytes: {size}")
+            columns = {
+                "time": int(row.get("time") or 0),
+                "stream": self._number("stream", row.get("stream") or "0"),
+                "phase": self._number("phase", row.get("phase") or ""),
+                "stack": self._number("stack", row.get("stack") or ""),
+            }
+            if op in trace.BIRTHS:
+                if row["id"] in self.live:
+                    raise ValueError(f"id {row['id']} is live already")
+                self.live[row["id"]] = self.trace.born(op, size, **columns)
+            elif op in trace.DEATHS:
+                if row["id"] not in self.live:
+                    raise ValueError(f"id {row['id']} is not live")
+                number = self.live[row["id"]]
+                self.trace.add(op, number, **columns)
+                if op is Op.FREE:
+                    del self.live[row["id"]]
+            else:
+                self.trace.add(op, bytes=size if op in trace.WITH_BYTES else 0, **columns)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+            what = f"op: {error}" if isinstance(error, KeyError) else error
+            raise UserError(f"{self.path}: line {line}: {what}") from None
+
+    def _number(self, kind: str, name: str) -> int:
+        numbers = self.numbers[kind]
+        if name not in numbers:
+            numbers[name] = len(numbers)
+            getattr(self.trace, {"phase": "phases"}.get(kind, f"{kind}s")).append(name)
+        return numbers[name]
+
+
+def from_blocks(blocks, name: str, setting: str) -> Trace:
+    """A trace from the scripts of a model's requests (kvpeak.replay), one block after another.
+
+    Stream 0 is Candle's private heap, stream 1 the shared one.
+    """
+    made = Trace(name=name, source="candle", setting=setting, streams=["private", "shared"])
+    phases, live = {"": 0}, {}
+    for block in blocks:
+        phase = phases.setdefault(block.phase, len(phases))
+        for layer in block.layers:
+            for kind, tensor, size, renamed in block.script.events:
+                place = (tensor, layer if tensor in ("k_cache", "v_cache") else None)
+                if kind == "free":
+                    heap, number = live.pop(place)
+                    made.add(Op.FREE, number, stream=heap, phase=phase)
+                elif kind == "rename":
+                    new = (renamed, layer if renamed in ("k_cache", "v_cache") else None)
+                    live[new] = live.pop(place)
+                elif kind == "wait":
+                    made.add(Op.WAIT, phase=phase)
+                else:
+                    op = Op.UPLOAD if kind == "upload" else Op.ALLOC
+                    heap = int(kind != "alloc")
+                    born = made.born(op, block.sizes[size], stream=heap, phase=phase)
+                    live[place] = heap, born
+    made.phases = list(phases)
+    made.time = array("q", range(len(made)))
+    return made

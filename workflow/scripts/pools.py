@@ -1,0 +1,8 @@
+"""Replay traces under every buffer pool."""
+
+import sys
+
+from kvpeak.base.program import main
+
+if __name__ == "__main__":
+    sys.exit(main("kvpeak.commands.pools"))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import RUNS, SUMMARY
+from kvpeak.base.columns import PROCESSES, RUNS, SUMMARY
 from kvpeak.base.program import main
 from kvpeak.commands import aggregate
 
@@ -62,7 +62,7 @@ def read(name: str) -> list[dict]:
         return list(csv.DictReader(file))
 
 
-def test_a_cell_is_the_mean_of_its_processes_and_their_largest_peak(cells):
+def test_a_cell_is_the_mean_speed_and_the_median_peak_of_its_processes(cells):
     memory = RECORD["memory"]
     peaks = ("peak_footprint_mib", "peak_device_mib")
     cells(1, [999, 10, 20], memory=memory | dict(zip(peaks, (100.5, 7), strict=True)))
@@ -71,8 +71,14 @@ def test_a_cell_is_the_mean_of_its_processes_and_their_largest_peak(cells):
     (row,) = read("summary")
     assert tuple(row) == SUMMARY.names
     assert (row["rounds"], row["runs"], row["decode_tok_s"]) == ("2", "3", "30")
-    assert (row["peak_footprint_mib"], row["peak_footprint_min_mib"]) == ("100.5", "99.25")
-    assert (row["peak_device_mib"], row["peak_device_min_mib"]) == ("9", "7")
+    footprint, device = (
+        [row[f"peak_{name}_{end}mib"] for end in ("min_", "", "max_")]
+        for name in ("footprint", "device")
+    )
+    assert footprint == ["99.25", "99.875", "100.5"]
+    assert device == ["7", "8", "9"]
+    assert [each["peak_footprint_mib"] for each in read("processes")] == ["100.5", "99.25"]
+    assert tuple(read("processes")[0]) == PROCESSES.names
     assert (row["outcome"], row["dirty"], row["prefill_tok_s"]) == ("ok", "no", "")
     assert [run["warmup"] for run in read("runs")] == ["true", "false", "false", "true", "false"]
 
@@ -126,7 +132,9 @@ def test_other_tokens_in_one_run_show(cells):
     at = text.rindex("abab")
     (folder / "runs.csv").write_text(text[:at] + "cd" + text[at + 2 :])
     main(aggregate, [])
-    assert read("summary")[0]["tokens_sha256"] == "differs"
+    (cell,), (process,) = read("summary"), read("processes")
+    assert cell["tokens_sha256"] == process["tokens_sha256"] == "differs"
+    assert cell["outputs"] == process["outputs"] == "2"
 
 
 def test_what_was_not_measured_or_does_not_run_here_is_left_out(cells, capsys):
@@ -137,13 +145,71 @@ def test_what_was_not_measured_or_does_not_run_here_is_left_out(cells, capsys):
     assert capsys.readouterr().err == "0 processes measured, 1 missing\n"
 
 
-def test_a_damaged_result_is_one_line_and_the_old_tables_stay(cells, capsys):
+DAMAGED = {
+    "no JSON": "garbage",
+    "no object": "[1]",
+    "a list for a text": json.dumps(RECORD | {"engine": RECORD["engine"] | {"method": ["live"]}}),
+    "text for a number": json.dumps(RECORD | {"memory": {"peak_footprint_mib": "much"}}),
+    "nested too deeply": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_record_is_named_and_costs_the_others_nothing(cells, capsys, text):
+    damaged = cells(1, [1, 1])
+    cells(1, [1, 7], names=(*NAMES[:3], "prealloc", *NAMES[4:]))
+    (damaged / "cell.json").write_text(text)
+    assert main(aggregate, []) == 0
+    line, *_ = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"{damaged}/cell.json: ")
+    assert line.endswith(f"; delete {damaged} to measure the cell again")
+    bad, good = read("summary")
+    assert (bad["outcome"], bad["peak_footprint_mib"]) == ("unreadable", "")
+    assert bad["detail"].startswith(f"{damaged}/cell.json: ")
+    assert (good["outcome"], good["decode_tok_s"]) == ("ok", "7")
+
+
+def test_a_table_without_a_column_is_named(cells, capsys):
     folder = cells(1, [1, 1])
+    (folder / "runs.csv").write_text("warmup;decode_tok_s\nfalse;1,5\n")
+    assert main(aggregate, []) == 0
+    assert "separated by semicolons" in capsys.readouterr().err
+    assert read("summary")[0]["outcome"] == "unreadable"
+
+
+# Configs as their models have them: no num_attention_heads, no heads at all, a null.
+OTHER_CONFIGS = {
+    "gpt2": {"model_type": "gpt2", "n_ctx": 2048, "n_embd": 256, "n_head": 4, "n_layer": 4},
+    "mamba2": {"model_type": "mamba2", "hidden_size": 256, "num_heads": 8, "head_dim": 64},
+    "null": CONFIG | {"num_key_value_heads": None, "head_dim": None},
+    "text": CONFIG | {"hidden_size": "32"},
+    "zero": CONFIG | {"num_attention_heads": 0},
+    "no object": [],
+}
+
+
+@pytest.mark.parametrize("config", OTHER_CONFIGS.values(), ids=OTHER_CONFIGS)
+def test_a_config_of_another_kind_costs_no_table(cells, config):
+    folder = Path("models/other")
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config))
+    request = RECORD["request"]
+    other = request | {"model": request["model"] | {"folder": str(folder)}}
+    cells(1, [1, 5], names=(NAMES[0], "other", *NAMES[2:]), request=other)
+    cells(1, [1, 6])
+    assert main(aggregate, []) == 0
+    rows = read("summary")
+    assert [row["decode_tok_s"] for row in rows] == ["5", "6"]
+    assert [bool(row["prefill_flops"]) for row in rows][1]
+
+
+def test_text_that_a_spreadsheet_would_calculate_is_marked(cells):
+    cells(1, outcome="guard", detail="=1+1")
     main(aggregate, [])
-    before = read("summary")
-    (folder / "cell.json").write_text("garbage")
-    assert main(aggregate, []) == 1
-    assert capsys.readouterr().err.splitlines()[1:] == [
-        f"aggregate: {folder}: Expecting value: line 1 column 1 (char 0); delete the folder to measure the cell again"
-    ]
-    assert read("summary") == before
+    assert read("summary")[0]["detail"] == "'=1+1"
+
+
+def test_a_text_that_no_file_can_hold_is_spelled(cells):
+    cells(1, [1, 1], flags=["load: \ud800 \x1b[31m"])
+    assert main(aggregate, []) == 0
+    assert read("summary")[0]["flags"] == r"load: \\ud800 \\x1b[31m"

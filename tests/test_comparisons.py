@@ -198,7 +198,7 @@ def test_a_measured_change_leads_before_a_larger_prediction(small):
     for cap, peak in (("none", 9000.0), ("32MiB", 1000.0)):
         cell = (*replayed, cap, "default")
         row = small.summary["mlx-0.32.4", "tiny", "alice-512", "cat", cap, "default"]
-        peaks = {"peak_mib": peak, "peak_min_mib": peak}
+        peaks = {"peak_mib": peak, "peak_min_mib": peak, "peak_max_mib": peak}
         plan[cell], summary[cell] = "", row | peaks | {"method": "replayed: counted"}
     both = replace(small, plan=plan, summary=summary)
     assert lead(compare(both, "cap", "none", "32MiB")).pair.names["commit"] == "mlx-0.32.4"
@@ -228,7 +228,7 @@ def test_the_headline_is_the_peak_of_where_the_buffers_are(row, peak):
         "peak_device_min_mib": 200,
         "peak_pool_mib": 3000,
     }
-    assert headline(peaks | row) == {"peak_mib": peak, "peak_min_mib": peak}
+    assert headline(peaks | row) == {"peak_mib": peak, "peak_min_mib": peak, "peak_max_mib": peak}
 
 
 @pytest.mark.parametrize("axis", comparisons.TITLES)

@@ -30,6 +30,7 @@ def project(tmp_path, monkeypatch):
         Path(name).write_text(f"<svg>{name}</svg>")
     Path("report/finding.md").write_text(FINDING)
     Path("results/checks.csv").write_text("claim\n")
+    Path("results/processes.csv").write_text("commit\n")
     Path("results/replay/cells.csv").write_text("a\n")
     Path(CELL).mkdir(parents=True)
     Path(CELL, "cell.json").write_text(json.dumps({"outcome": "ok"}, indent=1))
@@ -53,7 +54,8 @@ def test_the_document_and_all_that_it_rests_on_are_copied(project):
     assert run("a") == 0
     target = project / "docs/findings/a"
     found = {path.relative_to(target).as_posix() for path in target.rglob("*") if path.is_file()}
-    tables = {f"results/{name}.csv" for name in ("plan", "runs", "summary", "checks")}
+    names = ("plan", "runs", "processes", "summary", "checks")
+    tables = {f"results/{name}.csv" for name in names}
     assert found == tables | {
         "finding.md",
         "figures/peak.svg",

@@ -23,6 +23,9 @@ rule aggregate:
         plan="results/plan.csv",
     output:
         runs=report("results/runs.csv", category="Tables", caption="../report/runs.rst"),
+        processes=report(
+            "results/processes.csv", category="Tables", caption="../report/processes.rst"
+        ),
         summary=report("results/summary.csv", category="Tables", caption="../report/summary.rst"),
     log:
         "results/logs/aggregate.log",

@@ -1,208 +1,150 @@
-"""From the cells' folders to the tables: every run in runs.csv, one row per cell in summary.csv."""
+"""From the cells' folders to the tables: every run, every process, and one row per cell."""
 
 import csv
 import io
-import json
-from functools import cache
+from collections.abc import Iterable
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 
-from kvpeak.analysis.least_work import decode_bytes, prefill_flops
+from kvpeak.analysis.processes import UNREADABLE, WORK, read_process
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import RUNS, SPEEDS, SUMMARY
+from kvpeak.base.columns import PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
-from kvpeak.base.kv_caches import keeps_all
-from kvpeak.inputs.shapes import ITEMSIZE, Shapes, kv_bytes_per_token, read_shapes
+from kvpeak.base.text import csv_safe
+from kvpeak.base.untrusted import read_csv
 
-PEAKS = (
-    "peak_footprint_mib",
-    "peak_pool_mib",
-    "peak_active_mib",
-    "peak_rss_mib",
-    "peak_device_mib",
-    "loaded_mib",
-)
+RANGED = ("footprint", "device")  # counters whose smallest and largest process are in the summary
 TEXTS = (
     *("detail", "method", "weights", "machine", "accelerator", "gpu"),
-    *("versions", "loop", "cap_bytes", "blas", "harness", "dirty"),
+    *("versions", "loop", "cap_bytes", "blas", "harness", "dirty", "peak_source"),
 )
 
 
 def read_plan(plan: Path) -> list[dict]:
-    """The plan's rows that run here."""
-    with plan.open(newline="", encoding="utf-8") as file:
-        return [row for row in csv.DictReader(file) if row["runs_here"] == "yes"]
+    """The plan's rows that run here. Raises OSError and UserError."""
+    rows = read_csv(plan, (*AXES, "round", "runs_here", "path"))
+    return [row for row in rows if row["runs_here"] == "yes"]
 
 
-def gather(rows: list[dict]) -> tuple[dict[str, str], int]:
-    """The two tables as CSV text, from the planned cells that have been measured, and how many
-    processes those are.
+def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
+    """The tables as CSV text, how many processes were measured, and a line for each that cannot be
+    read.
+
+    Such a process has the outcome `unreadable` in the tables and costs the others nothing.
     """
-    runs_text, summary_text = io.StringIO(), io.StringIO()
-    runs_table = csv.DictWriter(runs_text, RUNS.names, extrasaction="ignore", lineterminator="\n")
-    summary = csv.DictWriter(summary_text, SUMMARY.names, lineterminator="\n")
-    runs_table.writeheader()
-    summary.writeheader()
-    cells: dict[tuple, list[dict]] = {}
+    runs, cells, problems = [], {}, []
     for row in rows:
-        if process := read_process(Path(row["path"])):
-            runs_table.writerows(process.pop("rows"))
-            cells.setdefault(tuple(row[axis] for axis in AXES), []).append(process)
-    for names, processes in cells.items():
-        row = dict(zip(AXES, names, strict=True)) | summarise(processes)
-        summary.writerow({name: spelled(value) for name, value in row.items()})
-    measured = sum(map(len, cells.values()))
-    return {"runs.csv": runs_text.getvalue(), "summary.csv": summary_text.getvalue()}, measured
-
-
-def read_process(folder: Path) -> dict | None:
-    """What one process's cell.json and runs.csv say, flattened; `rows` are its runs. None if it was
-    not measured.
-    """
-    try:
-        with (folder / "runs.csv").open(newline="", encoding="utf-8") as file:
-            runs = list(csv.DictReader(file))
-        record = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as error:
-        raise UserError(f"{folder}: {error}; delete the folder to measure the cell again") from None
-    recorded = [run for run in runs if run["warmup"].lower() != "true"]
-    machine, harness, engine = record["machine"]["before"], record["harness"], record["engine"]
-    return {
-        "rows": runs,
-        "runs": len(recorded),
-        "outcome": record["outcome"],
-        "detail": record["detail"],
-        **{name: record["memory"].get(name) for name in PEAKS},
-        **{name: mean_of(recorded, name) for name in SPEEDS},
-        "prompt_tokens": first(run["prompt_tokens"] for run in recorded),
-        "generated_tokens": first(run["generated_tokens"] for run in recorded),
-        "tokens_sha256": [run["tokens_sha256"] for run in recorded if run["tokens_sha256"]],
-        "method": engine.get("method", "live"),
-        "weights": record["request"]["model"]["weights"],
-        "machine": machine.get("name") or "unknown",
-        "accelerator": engine.get("device", {}).get("accelerator"),
-        "gpu": str(record["request"].get("gpu", "")),
-        "versions": ", ".join(
-            f"{name} {text}" for name, text in engine.get("versions", {}).items()
-        ),
-        "loop": engine.get("loop"),
-        "cap_bytes": text_of(engine.get("cap_bytes")),
-        "blas": engine.get("blas"),
-        "harness": harness.get("revision") or harness.get("version"),
-        "dirty": "yes" if harness.get("dirty") else "no",
-        "flags": record["flags"],
-        **work(record),
+        names = {axis: row[axis] for axis in AXES}
+        try:
+            found = read_process(Path(row["path"]))
+        except UserError as error:
+            problems.append(f"{error}; delete {row['path']} to measure the cell again")
+            found = _unreadable(str(error)), []
+        if found:
+            runs += [csv_row(run, RUNS) for run in found[1]]
+            process = names | {"round": row["round"]} | found[0]
+            cells.setdefault(tuple(names.values()), []).append(process)
+    processes = [
+        csv_row(spell_process(each), PROCESSES) for some in cells.values() for each in some
+    ]
+    summary = [
+        csv_row(dict(zip(AXES, names, strict=True)) | summarise(some), SUMMARY)
+        for names, some in cells.items()
+    ]
+    texts = {
+        "runs.csv": csv_text(runs, RUNS),
+        "processes.csv": csv_text(processes, PROCESSES),
+        "summary.csv": csv_text(summary, SUMMARY),
     }
+    return texts, len(processes), problems
 
 
-def text_of(count: object) -> str:
-    """A count in all its digits; nothing where there is none."""
-    return "" if count is None else str(count)
-
-
-def mean_of(runs: list[dict], column: str) -> float | None:
-    """The mean of the runs that have a value in the column."""
-    values = [float(run[column]) for run in runs if run[column]]
-    return fmean(values) if values else None
-
-
-def work(record: dict) -> dict:
-    """What the shapes say of the cell: bytes of keys and values a token, and the least work of each
-    phase.
-    """
-    request, dtype = record["request"], record["engine"].get("dtype")
-    found = dict.fromkeys(("kv_bytes_per_token", "prefill_flops", "decode_bytes"))
-    config = read_config(request["model"]["folder"])
-    if config is None or dtype not in ITEMSIZE:
-        return found
-    found["kv_bytes_per_token"] = kv_bytes_per_token(config, dtype)
-    shapes = shapes_of(request["model"]["folder"], dtype)
-    live = record["engine"].get("method", "live") == "live"
-    if shapes is None or not live or not keeps_all(request["kv_cache"]):
-        return found
-    tokens, generated = request["prompt"]["tokens"], request["protocol"]["generate"]
-    chunk = request["options"].get("prefill_chunk", "whole")
-    fused = record["engine"].get("attention", "naive") != "naive"
-    chunk = 1 if fused else tokens if chunk == "whole" else int(chunk)
-    return found | {
-        "prefill_flops": prefill_flops(shapes, tokens, chunk),
-        "decode_bytes": round(decode_bytes(shapes, tokens, generated)),
-    }
-
-
-@cache
-def read_config(folder: str) -> dict | None:
-    """A model's config.json, None if it is not there or damaged: what was measured is shown all the
-    same.
-    """
-    try:
-        return json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-
-
-@cache
-def shapes_of(folder: str, dtype: str) -> Shapes | None:
-    """A model's shapes in the type that it was loaded in; None for families whose shapes are not
-    known.
-    """
-    config = read_config(folder)
-    try:
-        return None if "quantization" in config else read_shapes(config, folder, dtype)
-    except UserError:
-        return None
+def _unreadable(why: str) -> dict:
+    """A process of which nothing is known but that its files are there."""
+    empty = dict.fromkeys((*PEAKS, *SPEEDS, *WORK, *TEXTS, "prompt_tokens", "generated_tokens"))
+    counts = {"runs": 0, "outputs": 0, "hashes": [], "flags": []}
+    return empty | counts | {"outcome": UNREADABLE, "detail": why, "method": "live"}
 
 
 def summarise(processes: list[dict]) -> dict:
-    """One cell: the largest peaks of its processes, the mean of their mean speeds (the process is
-    the replicate).
+    """One cell: the median peaks of its processes with their range, the mean of their mean speeds.
+
+    The process is the replicate.
     """
-    hashes = {sha for process in processes for sha in process["tokens_sha256"]}
+    hashes = {text for process in processes for text in process["hashes"]}
     return {
         "rounds": len(processes),
         "runs": sum(process["runs"] for process in processes),
         "outcome": first((p["outcome"] for p in processes if p["outcome"] != "ok"), "ok"),
         **{
             name: first(values_of(processes, name))
-            for name in (
-                *("prompt_tokens", "generated_tokens"),
-                *("kv_bytes_per_token", "prefill_flops", "decode_bytes"),
-            )
+            for name in ("prompt_tokens", "generated_tokens", *WORK)
         },
-        **{name: max(values_of(processes, name), default=None) for name in PEAKS},
+        **{name: _median(values_of(processes, name)) for name in PEAKS},
         **{
-            f"peak_{counter}_min_mib": min(
+            f"peak_{counter}_{end}_mib": of(
                 values_of(processes, f"peak_{counter}_mib"), default=None
             )
-            for counter in ("footprint", "device")
+            for counter in RANGED
+            for end, of in (("min", min), ("max", max))
         },
-        **{name: mean(values_of(processes, name)) for name in SPEEDS},
+        **{name: _mean(values_of(processes, name)) for name in SPEEDS},
         "tokens_sha256": first(hashes) if len(hashes) < 2 else "differs",
+        "outputs": len(hashes),
         **{name: joined(values_of(processes, name)) for name in TEXTS},
         "flags": joined(flag for process in processes for flag in process["flags"]),
     }
+
+
+def spell_process(process: dict) -> dict:
+    """A process as a row of processes.csv."""
+    hashes = process["hashes"]
+    return process | {
+        "tokens_sha256": first(hashes) if len(hashes) < 2 else "differs",
+        "flags": join_texts(process["flags"]),
+    }
+
+
+def csv_row(row: dict, table: Table) -> dict:
+    """The table's columns of a row, spelled; text that a spreadsheet would take for a formula is
+    marked.
+    """
+    return {name: spelled(row.get(name)) for name in table.names}
+
+
+def csv_text(rows: list[dict], table: Table) -> str:
+    """The rows as CSV text with a header."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, table.names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def values_of(processes: list[dict], name: str) -> list:
     return [process[name] for process in processes if process[name] not in (None, "")]
 
 
-def joined(texts) -> str:
+def joined(texts: Iterable[str]) -> str:
     """The different texts, in order."""
     return join_texts(dict.fromkeys(texts))
 
 
-def mean(values: list[float]) -> float | None:
+def _mean(values: list[float]) -> float | None:
     return fmean(values) if values else None
 
 
-def first(values, default=None):
+def _median(values: list[float]) -> float | None:
+    return median(values) if values else None
+
+
+def first(values: Iterable, default=None):
     return next(iter(values), default)
 
 
 def spelled(value):
     """A figure with six digits, whole ones in full; nothing where there is none."""
-    return f"{value:.6g}" if isinstance(value, float) else value
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return csv_safe(value) if isinstance(value, str) else value

@@ -162,11 +162,12 @@ def has_peak(row: dict | None) -> bool:
 
 
 def peak_range(row: dict) -> tuple[float, float]:
-    """The smallest and the largest peak of a cell's processes, MiB; the largest alone where the
-    smallest is not known.
+    """The smallest and the largest peak of a cell's processes, MiB; the peak itself where they are
+    not known.
     """
-    largest, smallest = row["peak_mib"], row["peak_min_mib"]
-    return (largest if smallest is None else smallest), largest
+    peak, ends = row["peak_mib"], (row.get("peak_min_mib"), row.get("peak_max_mib"))
+    low, high = (peak if value is None else value for value in ends)
+    return low, high
 
 
 def _flags(results: Results, cell: CellName) -> list[str]:

@@ -8,14 +8,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import SPEEDS, SUMMARY
+from kvpeak.base.columns import PROCESSES, SPEEDS, SUMMARY
 from kvpeak.base.errors import UserError
 
 _TEXT = (
     *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator"),
-    *("gpu", "versions", "blas", "harness", "dirty", "flags", "detail"),
+    *("gpu", "versions", "loop", "cap_bytes", "blas", "harness", "dirty", "flags", "detail"),
+    "peak_source",
 )
 
 CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES
@@ -35,6 +37,8 @@ class Results:
     processes: dict[str, dict[CellName, np.ndarray]]
     # → a line for each run that is far off
     outliers: dict[CellName, list[str]] = field(default_factory=dict)
+    # → its rows of processes.csv, in the order of rounds; an older folder has none
+    each: dict[CellName, list[dict]] = field(default_factory=dict)
 
     def missing(self, cell: CellName, column: str) -> str:
         """Why the cell has no value in this column, '' if it has one."""
@@ -47,6 +51,18 @@ class Results:
             return f"ended with {row['outcome']}"
         return "" if row.get(column) is not None else f"has no {column}"
 
+    def peaks(self, cell: CellName) -> np.ndarray:
+        """The headline peak of each process that ended well, MiB.
+
+        Without processes.csv that is the cell's own figure.
+        """
+        row = self.summary.get(cell)
+        if row is None or row["outcome"] != "ok":
+            return np.empty(0)
+        name = f"peak_{counter_of(row)}_mib"
+        found = [each[name] for each in self.each.get(cell, []) if each[name] is not None]
+        return np.array(found or [value for value in [row["peak_mib"]] if value is not None])
+
     def speeds(self, cell: CellName, column: str) -> np.ndarray:
         """The cell's process means in one column of SPEEDS; empty if it has none."""
         return self.processes[column].get(cell, np.empty(0))
@@ -55,6 +71,8 @@ class Results:
 def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Results:
     """Read plan.csv, summary.csv and runs.csv. Raises UserError where one is not there."""
     planned, measured, run_table = (read_table(path) for path in (plan, summary, runs))
+    each = Path(summary).with_name("processes.csv")
+    processes = read_table(each) if each.exists() else pd.DataFrame(columns=PROCESSES.names)
     return Results(
         plan={
             _cell(row): row["reason"] or ""
@@ -64,6 +82,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
         summary={_cell(row): row | headline(row) for row in map(with_every_column, rows(measured))},
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),
+        each=_by_cell(rows(processes)),
     )
 
 
@@ -91,21 +110,15 @@ def with_every_column(row: dict) -> dict:
 
 
 def headline(row: dict) -> dict[str, float | None]:
-    """The cell's headline peak, and the smallest of its processes, MiB: of the device under CUDA,
-    else the footprint.
+    """The cell's headline peak, MiB: the median of its processes, the smallest and the largest.
 
-    A replay with real buffers has them in one of the two, whichever is larger; one that only counts
-    has the pool's bytes. `peak_min_mib` is None under CUDA in an older summary.csv.
+    An older summary.csv holds the largest and perhaps the smallest.
     """
-    if row["method"] == "replayed: counted":
-        return {"peak_mib": row["peak_pool_mib"], "peak_min_mib": row["peak_pool_mib"]}
-    counter = "device" if row["accelerator"] == "cuda" else "footprint"
-    if row["method"] == "replayed: real":
-        counter = max("footprint", "device", key=lambda name: row[f"peak_{name}_mib"] or 0)
-    return {
-        "peak_mib": row[f"peak_{counter}_mib"],
-        "peak_min_mib": row[f"peak_{counter}_min_mib"],
-    }
+    counter = counter_of(row)
+    peak = row[f"peak_{counter}_mib"]
+    ends = (row.get(f"peak_{counter}_{end}_mib") for end in ("min", "max"))
+    low, high = (peak if value is None else value for value in ends)
+    return {"peak_mib": peak, "peak_min_mib": low, "peak_max_mib": high}
 
 
 def read_table(path: Path | str) -> pd.DataFrame:
@@ -120,6 +133,13 @@ def read_table(path: Path | str) -> pd.DataFrame:
         )
     except OSError as error:
         raise UserError(f"{path}: {error.strerror}; make it: snakemake --cores 1") from None
+
+
+def _by_cell(processes: list[dict]) -> dict[CellName, list[dict]]:
+    found: dict[CellName, list[dict]] = {}
+    for row in sorted(processes, key=lambda row: row["round"]):
+        found.setdefault(_cell(row), []).append(row)
+    return found
 
 
 def rows(table: pd.DataFrame) -> list[dict]:

@@ -38,6 +38,16 @@ SPEEDS = {
     "decode_tok_s": ("decode", "tok/s"),
 }
 
+# Columns of PROCESSES and SUMMARY that hold memory, in MiB.
+PEAKS = (
+    "peak_footprint_mib",
+    "peak_pool_mib",
+    "peak_active_mib",
+    "peak_rss_mib",
+    "peak_device_mib",
+    "loaded_mib",
+)
+
 _MEANINGS = {
     "commit": "the engine's revision, a name of `commits` in the matrix",
     "model": "a name of `models`",
@@ -107,6 +117,46 @@ MEMORY = Table(
     ),
 )
 
+PROCESSES = Table(
+    "results/processes.csv",
+    "one process of one cell that was measured here",
+    _AXES
+    + _ROUND
+    + columns(
+        (
+            "outcome",
+            "",
+            "`ok`, `oom`, `guard`, `timeout`, `unsupported`, `skipped`, or `unreadable`: its files are damaged",
+        ),
+        ("runs", "", "how many recorded runs"),
+    )
+    + _COUNTS
+    + columns(
+        ("peak_footprint_mib", "MiB", "the operating system's own lifetime peak of the process"),
+        ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
+        ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
+        ("peak_rss_mib", "MiB", "the largest resident set"),
+        ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound"),
+        ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
+        (
+            "peak_source",
+            "",
+            "how the headline's counter was read; one that is sampled says that it is a lower bound",
+        ),
+        ("prefill_tok_s", "tok/s", "mean over its recorded runs"),
+        ("ttft_ms", "ms", "the same of the time to first token"),
+        ("decode_tok_s", "tok/s", "the same of decode"),
+        (
+            "tokens_sha256",
+            "",
+            "of the generated ids, `differs` if not all recorded runs gave the same",
+        ),
+        ("outputs", "", "how many different answers its recorded runs gave; 1: they repeat"),
+        ("flags", "", "why the measurement is doubtful; empty if nothing is"),
+        ("detail", "", "what an outcome other than `ok` says"),
+    ),
+)
+
 SUMMARY = Table(
     "results/summary.csv",
     "one cell that was measured here, all its processes together",
@@ -117,7 +167,7 @@ SUMMARY = Table(
         (
             "outcome",
             "",
-            "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`",
+            "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`, `unreadable`",
         ),
     )
     + _COUNTS
@@ -125,23 +175,35 @@ SUMMARY = Table(
         (
             "peak_footprint_mib",
             "MiB",
-            "the headline but under CUDA: the operating system's own lifetime peak of the process; the largest of all processes",
+            "the headline but under CUDA: the operating system's own lifetime peak of the process; the median of all processes, as every peak here",
         ),
         ("peak_footprint_min_mib", "MiB", "the smallest of all processes"),
+        ("peak_footprint_max_mib", "MiB", "the largest of all processes"),
         ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
         ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
         ("peak_rss_mib", "MiB", "the largest resident set"),
         (
             "peak_device_mib",
             "MiB",
-            "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under CUDA; the largest of all processes",
+            "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under CUDA",
         ),
         ("peak_device_min_mib", "MiB", "the smallest of all processes"),
+        ("peak_device_max_mib", "MiB", "the largest of all processes"),
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
         ("prefill_tok_s", "tok/s", "mean over processes of the mean over their recorded runs"),
         ("ttft_ms", "ms", "the same of the time to first token"),
         ("decode_tok_s", "tok/s", "the same of decode"),
         ("tokens_sha256", "", "of the generated ids, `differs` if not all runs gave the same"),
+        (
+            "outputs",
+            "",
+            "how many different answers the recorded runs of all processes gave; 1: the cell repeats",
+        ),
+        (
+            "peak_source",
+            "",
+            "how the headline's counter was read; one that is sampled says that it is a lower bound",
+        ),
         ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
         ("weights", "", "`real` or `random`"),
         ("machine", "", "processor, number of CPUs, memory"),
@@ -183,7 +245,11 @@ CHECKS = Table(
     columns(
         ("claim", "", "the claim's sentence in config/expected.yaml"),
         ("cells", "", "the names on the axes that the claim leaves open; of many the first 20"),
-        ("verdict", "", "`holds`, `fails`, `not testable` or `not measured here`"),
+        (
+            "verdict",
+            "",
+            "`holds`, `fails`, `does not repeat`, `not testable` or `not measured here`",
+        ),
         ("detail", "", "the figures that decided it, or the reason"),
         ("source", "", "where the claim comes from"),
         ("kind", "", "the claim's kind (config/README.md)"),
@@ -340,4 +406,4 @@ REPLAY = tuple(
     }.items()
 )
 
-TABLES = (PLAN, RUNS, SUMMARY, CHECKS, MEMORY, COMPARISON, *REPLAY)
+TABLES = (PLAN, RUNS, PROCESSES, SUMMARY, CHECKS, MEMORY, COMPARISON, *REPLAY)

@@ -1,4 +1,7 @@
-"""Gather the cells: results/runs.csv (every run) and results/summary.csv (one row per cell)."""
+"""Gather the cells: results/runs.csv (every run), processes.csv and summary.csv (one row per cell).
+
+A cell whose files are damaged is named, has the outcome `unreadable`, and costs the others nothing.
+"""
 
 import sys
 from pathlib import Path
@@ -18,7 +21,9 @@ def arguments(parser) -> None:
 
 def run(given) -> None:
     rows = read_plan(given.plan)
-    tables, measured = gather(rows)
+    tables, measured, problems = gather(rows)
+    for line in problems:
+        print(line, file=sys.stderr)
     write_together(given.out, tables)
     missing = len(rows) - measured
     more = f", {missing} missing" if missing else ""

@@ -15,7 +15,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_text
 from kvpeak.base.untrusted import read_csv, read_json, read_text
 
-TABLES = ("plan.csv", "runs.csv", "summary.csv", "checks.csv")
+TABLES = ("plan.csv", "runs.csv", "processes.csv", "summary.csv", "checks.csv")
 RECORDS = ("envs/*/environment.json", "calibration/*.json", "instruments/*.json", "replay/*.csv")
 BESIDE = ("details.md", "finding.html")  # where they are there
 # ![alt](target), where the alt text may hold escaped brackets

@@ -1,0 +1,171 @@
+"""One process as its folder tells it: a row of processes.csv, and its runs.
+
+A record may come from a stranger or from an older version. What a finding cannot do without is
+checked here; a figure that is optional is empty where it cannot be worked out, and costs no row.
+"""
+
+import math
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from statistics import fmean
+
+from kvpeak.analysis.headline import counter_of
+from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
+from kvpeak.base.columns import PEAKS, RUNS, SPEEDS
+from kvpeak.base.errors import UserError
+from kvpeak.base.kv_caches import keeps_all
+from kvpeak.base.text import plain
+from kvpeak.base.untrusted import read_csv, read_object
+
+UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
+WORK = ("kv_bytes_per_token", "prefill_flops", "decode_bytes")
+_NEEDED = tuple(name for name in RUNS.names if name not in ("temperature_c", "thermal_pressure"))
+
+
+class Record:
+    """A record of nested JSON objects, read by path. A value of another type is a UserError."""
+
+    def __init__(self, file: Path, values: dict):
+        self.file, self.values = file, values
+
+    def at(self, *path: str):
+        """The value at a path of keys; None where one of them is missing or null."""
+        value = self.values
+        for key in path:
+            if not isinstance(value, dict):
+                raise UserError(f"{self.file}: {'.'.join(path)}: expected an object before {key}")
+            if (value := value.get(key)) is None:
+                return None
+        return value
+
+    def text(self, *path: str) -> str | None:
+        """The text at a path, as one line that can be seen; a number is spelled."""
+        value = self.at(*path)
+        if isinstance(value, (list, dict)):
+            raise UserError(f"{self.file}: {'.'.join(path)}: {str(value)[:80]}: expected text")
+        return None if value is None else plain(str(value))
+
+    def number(self, *path: str) -> float | None:
+        """The finite number at a path."""
+        value = self.at(*path)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            raise UserError(f"{self.file}: {'.'.join(path)}: {str(value)[:80]}: expected a number")
+        return value if math.isfinite(value) else None
+
+    def texts(self, *path: str) -> list[str]:
+        """The list of texts at a path; empty where there is none."""
+        value = self.at(*path) or []
+        if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
+            raise UserError(f"{self.file}: {'.'.join(path)}: expected a list of texts")
+        return [plain(text) for text in value]
+
+    def items(self, *path: str) -> dict:
+        """The object at a path; empty where there is none."""
+        value = self.at(*path) or {}
+        if not isinstance(value, dict):
+            raise UserError(f"{self.file}: {'.'.join(path)}: expected an object")
+        return value
+
+
+def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
+    """What one process's cell.json and runs.csv say, and its runs; None if it was not measured.
+
+    Raises UserError, one line, for files that are not what they should be.
+    """
+    try:
+        runs = read_csv(folder / "runs.csv", _NEEDED)
+        record = Record(folder / "cell.json", read_object(folder / "cell.json"))
+    except FileNotFoundError:
+        return None
+    recorded = [run for run in runs if run["warmup"].lower() != "true"]
+    hashes = {run["tokens_sha256"] for run in recorded if run["tokens_sha256"]}
+    found = {
+        "outcome": record.text("outcome") or "unknown",
+        "runs": len(recorded),
+        "prompt_tokens": next((run["prompt_tokens"] for run in recorded), None),
+        "generated_tokens": next((run["generated_tokens"] for run in recorded), None),
+        **{name: record.number("memory", name) for name in PEAKS},
+        **{name: _mean_of(recorded, name, folder) for name in SPEEDS},
+        "hashes": sorted(hashes),
+        "outputs": len(hashes),
+        "flags": record.texts("flags"),
+        **said(record),
+        **optional_work(record),
+    }
+    counter = counter_of(found)
+    return found | {"peak_source": record.text("memory", f"peak_{counter}_source") or ""}, runs
+
+
+def said(record: Record) -> dict:
+    """What the record says in words."""
+    versions = record.items("engine", "versions").items()
+    harness = record.text("harness", "revision") or record.text("harness", "version")
+    return {
+        "detail": record.text("detail"),
+        "method": record.text("engine", "method") or "live",
+        "weights": record.text("request", "model", "weights"),
+        "machine": record.text("machine", "before", "name") or "unknown",
+        "accelerator": record.text("engine", "device", "accelerator"),
+        "gpu": record.text("request", "gpu") or "",
+        "versions": plain(", ".join(f"{name} {text}" for name, text in versions)),
+        "loop": record.text("engine", "loop"),
+        "cap_bytes": record.text("engine", "cap_bytes") or "",
+        "blas": record.text("engine", "blas"),
+        "harness": harness,
+        "dirty": "yes" if record.at("harness", "dirty") else "no",
+    }
+
+
+def _mean_of(runs: Iterable[dict], column: str, folder: Path) -> float | None:
+    """The mean of the runs that have a value in the column."""
+    try:
+        values = [float(run[column]) for run in runs if run[column]]
+    except ValueError as error:
+        raise UserError(f"{folder / 'runs.csv'}: {column}: {error}") from None
+    return fmean(values) if values else None
+
+
+def optional_work(record: Record) -> dict:
+    """What the shapes say of the cell: bytes of keys and values a token, the least work a phase.
+
+    A model whose config says it in another way has none of these, and all its measured figures.
+    """
+    empty = dict.fromkeys(WORK)
+    try:
+        return empty | work(record)
+    except (UserError, KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError):
+        return empty
+
+
+def work(record: Record) -> dict:
+    """The figures of WORK that follow from the model's shapes. Raises whatever a config causes."""
+    request, dtype = record.items("request"), record.text("engine", "dtype")
+    config = read_config(request["model"]["folder"])
+    if config is None or not keeps_all(request["kv_cache"]):
+        return {}
+    found = {"kv_bytes_per_token": kv_bytes(config, dtype)}
+    shapes = counted_shapes(config, dtype)
+    if shapes is None or (record.text("engine", "method") or "live") != "live":
+        return found
+    tokens, generated = request["prompt"]["tokens"], request["protocol"]["generate"]
+    chunk = request["options"].get("prefill_chunk", "whole")
+    chunk = tokens if chunk == "whole" else int(chunk)
+    fused = (record.text("engine", "attention") or "naive") != "naive"
+    return found | {
+        "prefill_flops": prefill_flops(shapes, tokens, chunk, fused),
+        "decode_bytes": round(decode_bytes(shapes, tokens, generated)),
+    }
+
+
+@cache
+def read_config(folder: str) -> dict | None:
+    """A model's config.json. None if it is not there or damaged: what was measured is shown all the
+    same.
+    """
+    try:
+        return read_object(Path(folder, "config.json"))
+    except (OSError, UserError):
+        return None

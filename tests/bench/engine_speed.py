@@ -54,19 +54,11 @@ def engine_loop(model, prompt, generate: int) -> Callable[[], dict]:
     return once
 
 
-def mlx_lm_loop(model, prompt, generate: int) -> Callable[[], dict]:
-    """The same for mlx-lm: its stream_generate, called and read as mlx_lm.benchmark does.
-
-    Its prompt time ends when the first id is on the host, so prefill here is to the first token for both.
-    Its generation rate counts n tokens over n − 1 intervals, which is corrected.
-    """
-    import mlx.core as mx
-    from mlx_lm import stream_generate
+def without_text():
+    """A tokenizer without a text: mlx-lm's loop asks for a detokenizer."""
     from mlx_lm.tokenizer_utils import TokenizerWrapper
 
     class NoText(TokenizerWrapper):
-        """A tokenizer without a text: mlx-lm's loop asks for a detokenizer."""
-
         eos_token_ids = ()
         detokenizer = property(lambda self: self)
         last_segment = ""
@@ -80,10 +72,22 @@ def mlx_lm_loop(model, prompt, generate: int) -> Callable[[], dict]:
         def finalize(self):
             pass
 
+    return NoText()
+
+
+def mlx_lm_loop(model, prompt, generate: int) -> Callable[[], dict]:
+    """The same for mlx-lm: its stream_generate, called and read as mlx_lm.benchmark does.
+
+    Its prompt time ends when the first id is on the host, so prefill here is to the first token for both.
+    Its generation rate counts n tokens over n − 1 intervals, which is corrected.
+    """
+    import mlx.core as mx
+    from mlx_lm import stream_generate
+
     def once() -> dict:
         mx.reset_peak_memory()
         for response in stream_generate(  # noqa: B007 - the last one is read below
-            model, NoText(), prompt, max_tokens=generate, prefill_step_size=prompt.size
+            model, without_text(), prompt, max_tokens=generate, prefill_step_size=prompt.size
         ):
             pass
         return {

@@ -11,13 +11,14 @@ from mlx.utils import tree_flatten
 from test_models import SMALL
 from test_smollm2 import folder  # noqa: F401  (the fixture)
 
+from kvpeak.environments.build import build
+from kvpeak.environments.resolve import resolve
 from kvpeak.live import loading
 from kvpeak.live.allocator import Peaks
 from kvpeak.live.generation import Sampling, Watch, generate
 from kvpeak.live.kv_caches import make_caches
 from kvpeak.mistral.versions import candle_inside
 from kvpeak.protocol.events import Conversation, parse_event
-from make_env import build
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
@@ -29,7 +30,7 @@ TOKENS, GENERATE = 24, 6
 def release(request, tmp_path_factory) -> tuple[str, Path]:
     """A release, and the interpreter of an environment that holds it."""
     made = tmp_path_factory.mktemp("envs") / f"mistralrs-{request.param}"
-    return request.param, build(made, {"mistralrs": request.param})
+    return request.param, build(made, resolve({"mistralrs": request.param}))
 
 
 def run(python: Path, model: Path, at: Path, **changes) -> Conversation:

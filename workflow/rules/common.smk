@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 from calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
+from kvpeak.environments.resolve import resolve_all
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
 from kvpeak.system.lock import hold_project
@@ -70,6 +71,8 @@ except UserError as error:
     sys.exit(1)
 
 if workflow.is_main_process:
+    if not PARTIAL:
+        resolve_all({n: entry.get("packages", {}) for n, entry in MATRIX.commits.items()})
     print(plan_summary(MATRIX), file=sys.stderr)
 
 # A cell takes all the cores, so that nothing runs beside it; on n GPUs as many cells as there are GPUs do.

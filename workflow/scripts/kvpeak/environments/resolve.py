@@ -1,0 +1,169 @@
+"""Which versions and hashes an environment will have, found before anything is measured.
+
+An entry names a few packages. The others keep the versions of requirements/runtime.txt if they can, so that two
+entries differ in what they name. Old releases cannot: they take what there was in their time, and so does an entry that
+names MLX alone. At last everything may be what the releases' own constraints allow. An entry for which none of these
+has an answer is unavailable, with the resolver's reason.
+"""
+
+import hashlib
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from kvpeak.base import layout
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_json
+from kvpeak.environments.releases import until
+from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
+from kvpeak.system.host import installed_version, missing_packages
+
+PINS = Path("requirements/runtime.txt")
+PINNED, OF_ITS_TIME, NEWEST = "as pinned", "of its time", "as its constraints allow"
+NO_NETWORK = re.compile(
+    r"Failed to fetch|error sending request|network was disabled|Network connectivity|dns error"
+    r"|Request failed|timed out",
+    re.IGNORECASE,
+)
+MOST_SECONDS = 300
+AT_ONCE = 4
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """key: of what was asked, where. packages: the entry, completed. how: which of the three attempts.
+    until: what came later was left out, None for nothing. lock: requirements with hashes, '' if there is
+    none. unavailable: the resolver's reason, '' if there is a lock."""
+
+    key: str
+    packages: dict[str, str]
+    how: str
+    until: str | None
+    lock: str
+    unavailable: str
+
+
+def resolve(packages: dict[str, str], pins: Path = PINS) -> Resolution:
+    """Find versions and hashes for one entry. Raises UserError if the index cannot be reached."""
+    backend, end = mlx_backend(), until(completed(packages))
+    wanted = requirements(packages, backend)
+    text = pins.read_text(encoding="utf-8") if pins.exists() else ""
+    same = {"key": key_of(packages, pins), "packages": completed(packages)}
+    said = ""
+    attempts = [(OF_ITS_TIME, "", end)] if end else []
+    if completed(packages) == packages:
+        attempts.insert(0, (PINNED, constraints(text, packages), None))
+    for how, limits, newest in (*attempts, (NEWEST, "", None)):
+        lock, said = _compiled(wanted, limits, newest)
+        if lock:
+            lock += _blas_lock(packages, backend, lock)
+            return Resolution(**same, how=how, until=newest, lock=lock, unavailable="")
+    return Resolution(**same, how="", until=None, lock="", unavailable=said)
+
+
+def key_of(packages: dict[str, str], pins: Path = PINS) -> str:
+    """Twelve hexadecimal digits that differ when the entry, the pins, Python or the backend do."""
+    pinned = pins.read_bytes() if pins.exists() else b""
+    asked = [packages, sys.version, sys.platform, mlx_backend(), hashlib.sha256(pinned).hexdigest()]
+    return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def known(commit: str, packages: dict[str, str]) -> Resolution | None:
+    """What was found for the commit, None if nothing, or something else was asked then."""
+    try:
+        found = Resolution(**json.loads(layout.resolution(commit).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if found.key == key_of(packages) else None
+
+
+def resolved(commit: str, packages: dict[str, str]) -> Resolution:
+    """What was found for the commit, or is found and recorded now. Raises UserError without an index."""
+    found = known(commit, packages)
+    if found is None:
+        found = resolve(packages)
+        write_json(layout.resolution(commit), asdict(found))
+    return found
+
+
+def resolve_all(entries: dict[str, dict[str, str]]) -> None:
+    """Find and record the versions of every commit that needs an environment of its own.
+
+    entries: commit → packages. What is recorded already is not asked again. Without an index one line on standard
+    error says so, and the commits are left for when they are built.
+    """
+    missing = {
+        commit: packages
+        for commit, packages in entries.items()
+        if missing_packages(packages) and known(commit, packages) is None
+    }
+    if not missing:
+        return
+    print(f"resolving the environments of {', '.join(missing)}", file=sys.stderr)
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        found = {name: pool.submit(resolved, name, entry) for name, entry in missing.items()}
+    for commit, future in found.items():
+        if isinstance(error := future.exception(), UserError):
+            print(f"commit {commit}: not resolved yet: {error}", file=sys.stderr)
+        elif error:
+            raise error
+
+
+def _compiled(wanted: list[str], limits: str, newest: str | None) -> tuple[str, str]:
+    """(lock, '') or ('', the resolver's reason in one line). Raises UserError without an index.
+
+    A pre-release is taken where a release asks for that one, and nowhere else, unless there is no other way.
+    """
+    for more in ([], ["--prerelease", "allow"]):
+        done = _uv_compile(
+            wanted, limits, [*(["--exclude-newer", newest] if newest else []), *more]
+        )
+        if done.returncode == 0:
+            return done.stdout, ""
+        if os.environ.get("UV_OFFLINE") or os.environ.get("UV_NO_INDEX"):
+            raise UserError(f"without a network: {_one_line(done.stderr)}")
+        if NO_NETWORK.search(done.stderr):
+            raise UserError(f"the package index cannot be reached: {_one_line(done.stderr)}")
+        if "prerelease" not in done.stderr.replace("-", "").lower():
+            break
+    return "", _one_line(done.stderr)
+
+
+def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.CompletedProcess:
+    with tempfile.TemporaryDirectory() as folder:
+        files = {"wanted.txt": "\n".join(wanted) + "\n", "limits.txt": limits}
+        for name, text in files.items():
+            Path(folder, name).write_text(text, encoding="utf-8")
+        command = [
+            *(sys.executable, "-m", "uv", "pip", "compile", "wanted.txt", "-c", "limits.txt"),
+            *("--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
+            *("--python", sys.executable, *more),
+        ]
+        try:
+            return subprocess.run(
+                command, cwd=folder, capture_output=True, text=True, timeout=MOST_SECONDS
+            )
+        except subprocess.TimeoutExpired:
+            raise UserError(f"the resolver took more than {MOST_SECONDS} s") from None
+
+
+def _blas_lock(packages: dict[str, str], backend: str | None, lock: str) -> str:
+    """The line of SciPy, which nobody imports: it brings the OpenBLAS that serves MLX on a CPU."""
+    scipy = installed_version("scipy")
+    if "mlx" not in packages or backend != "cpu" or not scipy or "\nscipy==" in f"\n{lock}":
+        return ""
+    done = _uv_compile([f"scipy=={scipy}"], "", ["--no-deps"])
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _one_line(said: str) -> str:
+    """The resolver's reason without its frame, at most 400 characters."""
+    cause = re.split(r"╰─▶|cause:", said, maxsplit=1)[-1]
+    words = " ".join(cause.replace("│", " ").split())
+    return words if len(words) <= 400 else words[:399] + "…"

@@ -3,6 +3,7 @@
 # make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
 # make slurm     add what profiles/slurm needs (docs/cluster.md)
 # make test      set up .venv and run the tests
+# make mutants  change the modules that make numbers, one place at a time, and count what the tests notice
 # make wheels    collect in wheels/ what an installation without a network needs (docs/offline.md)
 # make publish   make the finding and copy it to docs/findings/NAME (default: the system and the date)
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
@@ -94,8 +95,12 @@ $(DEV): requirements/dev.txt $(INSTALLED)
 slurm: $(INSTALLED)
 	$(INSTALL) --quiet -r requirements/slurm.txt
 
+mutants: $(DEV)
+	$(INSTALL) --quiet -r requirements/mutants.txt
+	$(BIN)/python tests/mutation/mutants.py $(MODULES)
+
 pins: $(VENV)/bin/python
-	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev slurm; do \
+	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev slurm mutants; do \
 		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--custom-compile-command "make pins" $$f.in -o $$f.txt; done
 

@@ -3,7 +3,6 @@
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import columns
 
 if __name__ == "__main__":
-    sys.exit(main(columns))
+    sys.exit(main("kvpeak.commands.columns"))

@@ -3,7 +3,6 @@
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import plot
 
 if __name__ == "__main__":
-    sys.exit(main(plot))
+    sys.exit(main("kvpeak.commands.plot"))

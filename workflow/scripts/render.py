@@ -3,7 +3,6 @@
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import render
 
 if __name__ == "__main__":
-    sys.exit(main(render))
+    sys.exit(main("kvpeak.commands.render"))

@@ -3,7 +3,6 @@
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import replay_finding
 
 if __name__ == "__main__":
-    sys.exit(main(replay_finding))
+    sys.exit(main("kvpeak.commands.replay_finding"))

@@ -3,6 +3,6 @@
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import run_cell
 
-sys.exit(main(run_cell))
+if __name__ == "__main__":
+    sys.exit(main("kvpeak.commands.run_cell"))

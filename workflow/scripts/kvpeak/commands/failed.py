@@ -27,12 +27,15 @@ def run(given: argparse.Namespace) -> None:
     matrix = load_matrix(given.matrix)
     if given.rerun:
         cells = rerun(matrix, given.rerun)
-        print("\n".join(str(CELLS / cell.path) for cell in cells))
+        for cell in cells:
+            print(CELLS / cell.path)
+        sys.stdout.flush()
         print(f"{len(cells)} cells will be measured again by: snakemake", file=sys.stderr)
         return
     cells = failed(matrix) + ended(matrix, NOT_MEASURED)
     for found in cells:
         print(f"{found.cell.path}: {found.cause}; log: {found.log}")
+    sys.stdout.flush()
     print(f"{len(cells)} cells failed or were not measured to their end", file=sys.stderr)
 
 

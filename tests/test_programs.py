@@ -1,0 +1,264 @@
+"""Every program ends what goes wrong for the person at the keyboard in one line with its name, and the code that
+`kvpeak --help` lists: a mistake, an output that cannot be written, a full one, a closed one, an interrupt.
+"""
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from kvpeak import cli
+from kvpeak.base.program import CLOSED_PIPE, DONE, FAILED, INTERRUPTED, USAGE
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS = ROOT / "workflow/scripts"
+KVPEAK = Path(sys.executable).with_name("kvpeak")
+# The engines are started by the runner alone and answer it with events (tests/test_mlx_engine.py and others).
+ENGINES = {"mlx_engine", "candle_replay", "mistralrs_engine"}
+# Programs that do not end through base/program.py yet; to be empty.
+PENDING = {"build_engine", "calibrate", "collect_wheels", "cut_prompt", "make_env", "make_model"}
+
+CELL = "results/cells/mlx-0.32.4/tiny/alice-16/cat/none/default/r1"
+FIGURES, LOG = "fornace-2026-11-04", "fornace-alloc-log-cat-contiguous-4096"
+PREDICT = "--model config/models/tiny.json --prompt-tokens 17 --kv-cache cat --slack 2 --decode 8"
+
+
+@dataclass(frozen=True)
+class Program:
+    """Arguments, separated by spaces. mistake: of a user's; prints: what writes to standard output, None if nothing
+    does; writes: what writes into the folder {out}, None if nothing does."""
+
+    mistake: str
+    prints: str | None = None
+    writes: str | None = None
+    code: int = FAILED  # of the mistake
+
+
+PROGRAMS = {
+    "kvpeak plan": Program("--matrix nowhere.yaml", "", "--out {out}/plan.csv"),
+    "kvpeak failed": Program("--matrix nowhere.yaml", ""),
+    "kvpeak publish": Program("a --report nowhere.md", "a", "a --folder {out}"),
+    "kvpeak compare": Program(
+        "results nowhere", "results results", "results results --out {out}/a.md"
+    ),
+    "kvpeak completion": Program("fish", "bash", code=USAGE),
+    "kvpeak predict": Program(
+        f"{PREDICT} --runs 0", PREDICT, f"{PREDICT} --sweep {{out}}/sweep.csv"
+    ),
+    "kvpeak pools": Program("nowhere.pickle", "--policies", "trace.csv --out {out}"),
+    "aggregate": Program("--plan nowhere.csv", None, "--out {out}"),
+    "check": Program("--plan nowhere.csv", "", "--out {out}/checks.csv"),
+    "columns": Program("--nothing", None, "--out {out}/columns.md", USAGE),
+    "plan": Program("--matrix nowhere.yaml", "", "--out {out}/plan.csv"),
+    "plot": Program("--matrix nowhere.yaml", "", "--out {out}/figures"),
+    "pools": Program("nowhere.pickle", "--policies", "trace.csv --out {out}"),
+    "render": Program("--matrix nowhere.yaml", None, "--out {out}/finding.md"),
+    "replay_finding": Program(
+        "--cells nowhere.csv", None, f"--cells {FIGURES}.csv --log {LOG}.csv --out {{out}}"
+    ),
+    "run_cell": Program(f"{CELL} --matrix nowhere.yaml"),
+}
+NAMES = sorted(PROGRAMS)
+PRINTING = [name for name in NAMES if PROGRAMS[name].prints is not None]
+WRITING = [name for name in NAMES if PROGRAMS[name].writes is not None]
+
+
+def test_every_command_and_every_step_is_tried_here():
+    steps = {path.stem for path in SCRIPTS.glob("*.py")} - ENGINES
+    assert {f"kvpeak {name}" for name in cli.COMMANDS} | steps == {*NAMES} | PENDING
+
+
+def command(name: str, arguments: str) -> list:
+    first, *rest = name.split()
+    program = [KVPEAK, *rest] if rest else [sys.executable, SCRIPTS / f"{first}.py"]
+    return [*program, *arguments.split()]
+
+
+def one_line(name: str, code: int, expected: int, stderr: str) -> str:
+    """The line on standard error, without the program's name; it has to be the only one."""
+    assert "Traceback" not in stderr
+    assert code == expected, stderr
+    assert stderr.startswith(f"{name}: ") and stderr.count("\n") == 1, stderr
+    return stderr.removeprefix(f"{name}: ").rstrip("\n")
+
+
+@pytest.fixture(scope="module")
+def here(_measured, tmp_path_factory) -> Path:
+    """A project that was measured, with a trace and the published figures."""
+    folder = tmp_path_factory.mktemp("programs") / "project"
+    shutil.copytree(_measured, folder, symlinks=True)
+    for name in (f"{FIGURES}.csv", f"{LOG}.csv"):
+        shutil.copy2(next(ROOT.glob(f"config/**/{name}")), folder / name)
+    (folder / "trace.csv").write_text("op,id,bytes\nalloc,1,1048576\nfree,1,\n")
+    (folder / "a-file").write_text("")
+    record = folder / CELL / "cell.json"  # one cell that `kvpeak failed` lists
+    record.write_text(record.read_text().replace('"outcome": "ok"', '"outcome": "oom"', 1))
+    (folder / "docs").mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_users_mistake_is_one_line(name, here):
+    program = PROGRAMS[name]
+    done = subprocess.run(
+        command(name, program.mistake), cwd=here, capture_output=True, text=True, check=False
+    )
+    one_line(name, done.returncode, program.code, done.stderr)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_unknown_option_is_one_line_that_names_the_help(name, here):
+    done = subprocess.run(
+        command(name, "--no-such-option"), cwd=here, capture_output=True, text=True, check=False
+    )
+    assert f"{name} --help" in one_line(name, done.returncode, USAGE, done.stderr)
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_folder_that_cannot_be_made_is_one_line_that_names_it(name, here):
+    arguments = PROGRAMS[name].writes.format(out="a-file/out")
+    done = subprocess.run(
+        command(name, arguments), cwd=here, capture_output=True, text=True, check=False
+    )
+    assert "a-file" in one_line(name, done.returncode, FAILED, done.stderr)
+
+
+@pytest.mark.parametrize("name", WRITING)
+def test_a_folder_that_may_not_be_written_is_one_line_that_names_it(
+    name, here, tmp_path, read_only
+):
+    out = tmp_path / "locked"
+    out.mkdir()
+    read_only(out)
+    arguments = PROGRAMS[name].writes.format(out=out)
+    done = subprocess.run(
+        command(name, arguments), cwd=here, capture_output=True, text=True, check=False
+    )
+    assert "locked" in one_line(name, done.returncode, FAILED, done.stderr)
+
+
+def both(name: str) -> list[str]:
+    """What a program prints: its help, and what it is for."""
+    prints = PROGRAMS[name].prints
+    return ["--help"] if prints is None else ["--help", prints]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, which Linux has")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_full_output_is_one_line(name, here):
+    for arguments in both(name):
+        with Path("/dev/full").open("w") as full:
+            done = subprocess.run(
+                command(name, arguments),
+                cwd=here,
+                stdout=full,
+                stderr=subprocess.PIPE,
+                text=True,
+                check=False,
+            )
+        said = one_line(name, done.returncode, FAILED, done.stderr)
+        assert said == "standard output: No space left on device"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_closed_pipe_is_one_line(name, here):
+    for arguments in both(name):
+        closed_pipe(name, arguments, here, "")
+
+
+@pytest.mark.parametrize("arguments", ["--help", "bash"])
+def test_a_closed_pipe_is_one_line_without_buffers_too(arguments, here):
+    closed_pipe("kvpeak completion", arguments, here, "1")
+
+
+def closed_pipe(name: str, arguments: str, folder: Path, unbuffered: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        command(name, arguments),
+        cwd=folder,
+        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(write)
+    said = one_line(name, done.returncode, CLOSED_PIPE, done.stderr)
+    assert said == "standard output was closed"
+
+
+def blocked(process: subprocess.Popen) -> bool:
+    """Whether the process waits. False once it has ended."""
+    seen = psutil.Process(process.pid)
+    before = seen.cpu_times()
+    return seen.status() == psutil.STATUS_SLEEPING and seen.cpu_times() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="fills a pipe of Linux's size")
+@pytest.mark.parametrize("name", PRINTING)
+def test_an_interrupt_while_it_waits_is_one_line(name, here):
+    """It waits for room in a pipe that nobody reads."""
+    read, write = os.pipe()
+    os.write(write, b"x" * fcntl.fcntl(write, fcntl.F_GETPIPE_SZ))
+    process = subprocess.Popen(
+        command(name, PROGRAMS[name].prints),
+        cwd=here,
+        stdout=write,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    os.close(write)
+    while process.poll() is None and not blocked(process):
+        pass
+    process.send_signal(signal.SIGINT)
+    with os.fdopen(read, "rb") as pipe:
+        while process.poll() is None and pipe.read1():
+            pass
+    stderr = process.communicate()[1]
+    assert one_line(name, process.returncode, INTERRUPTED, stderr) == "interrupted"
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {"run_cell"}))
+def test_an_interrupt_at_its_start_is_one_line(name, here):
+    """The signal comes with the first import of a third-party package, or of the command itself."""
+    code = f"""
+import os, runpy, signal, sys
+class Interrupt:
+    def find_spec(self, fullname, path=None, target=None):
+        if fullname.startswith("kvpeak.commands"):
+            sys.meta_path.remove(self)
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Interrupt())
+sys.argv = {[str(word) for word in command(name, "")]!r}
+sys.argv = sys.argv[1:] if sys.argv[0] == {sys.executable!r} else sys.argv
+sys.path.insert(0, {str(SCRIPTS)!r})
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=False
+    )
+    assert one_line(name, done.returncode, INTERRUPTED, done.stderr) == "interrupted"
+
+
+def test_what_is_printed_of_a_mistake_is_one_line_whatever_it_holds(here):
+    done = subprocess.run(
+        [KVPEAK, "plan", "--matrix", "no\nwhere\x1b[31m.yaml"],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "\x1b" not in one_line("kvpeak plan", done.returncode, FAILED, done.stderr)
+
+
+def test_done_is_0(here):
+    done = subprocess.run([KVPEAK, "plan"], cwd=here, capture_output=True, check=False)
+    assert done.returncode == DONE

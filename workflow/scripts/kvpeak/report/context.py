@@ -16,6 +16,7 @@ from kvpeak.base.kv_caches import kv_cache
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import missing_cells
 from kvpeak.report import sections, sources, tables
+from kvpeak.report.answers import answers_section
 from kvpeak.report.claims import claims_section
 from kvpeak.report.growth import growth_section
 from kvpeak.report.limits import limits_section
@@ -52,6 +53,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "expected": Path(matrix.file).with_name("expected.yaml"),
         "comparisons": [sections.comparison_section(comparison) for comparison in comparisons],
         "memory_table": tables.memory_table(summary),
+        "answers": answers_section(records),
         "growth": growth_section(results),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": claims_section(checks),

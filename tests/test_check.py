@@ -69,7 +69,7 @@ def test_a_failing_claim_is_printed_and_fails_only_the_reading(check, run, tmp_p
     code, printed, errors = run("--read", tmp_path / "checks.csv")
     assert (code, errors) == (1, "")
     assert printed.splitlines()[:2] == [
-        "2 fails, 0 not testable, 0 holds, 0 not measured here",
+        "2 fails, 0 does not repeat, 0 not testable, 0 holds, 0 not measured here",
         "fails: the peak of cat is one MiB (none): 1,000.0, expected 1 (+99,900.0 %); ± 5 %",
     ]
 
@@ -102,7 +102,9 @@ def test_a_name_that_is_not_in_the_matrix_is_said_and_the_rest_is_judged(check, 
         'claims[1].of.kv_cache: "kat" is not in this matrix (did you mean cat?): '
         "not measured here (1 claim)\n"
     )
-    assert printed.startswith("2 fails, 0 not testable, 0 holds, 0 not measured here")
+    assert printed.startswith(
+        "2 fails, 0 does not repeat, 0 not testable, 0 holds, 0 not measured here"
+    )
     assert "not in this matrix: kv_cache kat" in (tmp_path / "checks.csv").read_text()
 
 

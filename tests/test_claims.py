@@ -245,11 +245,23 @@ def test_same_tokens(judge, small):
     entry |= {"across": ["kv_cache", "cap"]}
     assert judge(entry)[""] == ("holds", "4 cells, one hash: abababababab")
     cell = ("mlx-0.32.4", "tiny", "alice-512", "prealloc", "none", "default")
-    for other in ("cd" * 32, "differs"):
-        changed = small.summary | {cell: small.summary[cell] | {"tokens_sha256": other}}
-        verdict, detail = judge(entry, Results(small.plan, changed, small.processes))[""]
-        assert verdict == "fails"
-        assert f"{other[:12]}: prealloc none" in detail
+
+    def judged(entry, **changes):
+        changed = small.summary | {cell: small.summary[cell] | changes}
+        return judge(entry, Results(small.plan, changed, small.processes))
+
+    verdict, detail = judged(entry, tokens_sha256="cd" * 32)[""]
+    assert verdict == "fails"
+    assert "cdcdcdcdcdcd: prealloc none" in detail
+
+    unstable = {"tokens_sha256": "differs", "outputs": 8, "runs": 18}
+    said = "prealloc none does not repeat: 8 different answers in 18 runs"
+    assert judged(entry, **unstable)[""] == ("does not repeat", said)
+    peak = {"kind": "spread", "of": entry["of"], "across": ["kv_cache", "cap"]}
+    peak |= {"column": "peak_mib", "tolerance_pct": 200}
+    verdict, detail = judged(peak, **unstable)[""]
+    assert verdict == "holds"
+    assert detail.endswith(f"; {said}")
 
 
 def test_equivalence_needs_processes_enough(judge):

@@ -19,7 +19,11 @@ def folders(tmp_path, monkeypatch):
     for name in ("A", "B"):
         shutil.copytree(SMALL, tmp_path / name)
     table = tmp_path / "B/summary.csv"
-    text = table.read_text().replace("Test CPU", "Other CPU").replace("1000.0,998.0", "500.0,499.0")
+    text = (
+        table.read_text()
+        .replace("Test CPU", "Other CPU")
+        .replace("1000.0,998,1001", "500.0,499,501")
+    )
     table.write_text(text.replace("abab", "cdab", 1))
     return tmp_path
 
@@ -33,12 +37,16 @@ def test_the_largest_change_leads_and_what_else_differs_is_said(folders, capsys)
     text = capsys.readouterr().out
     title, _, sentence = text.splitlines()[:3]
     assert title == (
-        "# From A to B the peak of tiny with cat at 513 tokens falls from 1,000 to 500 MiB"
+        "# In a laboratory setting: from A to B the peak of tiny with cat at 513 tokens "
+        "falls from 1,000 to 500 MiB"
     )
-    assert "peaks at 500 MiB instead of 1,000 MiB (2.00× less)" in sentence
+    assert (
+        "peaks at 500 MiB (499 to 501) instead of 1,000 MiB (998 to 1,001) (2.00× less; medians of 4 processes a side)"
+        in sentence
+    )
     assert "The two sides of 8 of 8 pairs come from different machines." in text
     assert "1 cells generated other tokens." in text
-    assert "Without the flagged row: From A to B" in text
+    assert "Without the flagged row: In a laboratory setting" in text
 
 
 def test_other_threads_and_lengths_are_said(folders, capsys):

@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvpeak.analysis import comparisons
-from kvpeak.analysis.comparisons import compare, lead
+from kvpeak.analysis.comparisons import compare
 from kvpeak.analysis.results import Results, headline, read_results
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.columns import SPEEDS
@@ -159,57 +158,6 @@ def test_far_off_runs_are_flagged(tmp_path):
     assert pair.speeds["decode_tok_s"].before == pytest.approx(np.mean([100, 101, 69.5, 100]))
 
 
-def test_the_lead_is_the_largest_change_in_plain_numbers(small):
-    found = lead(compare(small, "cap", "none", "32MiB"))
-    assert found.title == (
-        "With a cap of 32MiB on the buffer pool the peak of tiny with cat at 513 tokens "
-        "falls from 1,000 to 440 MiB"
-    )
-    assert found.sentence.startswith(
-        "With a cap of 32MiB on the buffer pool, tiny with the cat cache on a prompt of 513 tokens (mlx-0.32.4) peaks "
-        "at 440 MiB instead of 1,000 MiB (2.27× less); prefill is the same within 5 % (ratio 1.000 (1.000 to 1.000), "
-        "n = 4 and 4), decode is the same within 5 % (ratio 1.002 (0.9"
-    )
-
-
-def test_the_lead_says_when_speed_cannot_be_told(small):
-    found = lead(compare(small, "kv_cache", "cat", "prealloc"))
-    assert found.title.startswith("With the prealloc cache instead of cat the peak of tiny at 513")
-    assert (
-        "decode 100.0 → 100.0 tok/s is not testable (ratio 1.000, n = 1 and 4; needs at least 4 a side)"
-        in found.sentence
-    )
-    assert "(mlx-0.32.4, no cap)" in found.sentence
-
-
-def test_the_lead_says_when_there_is_nothing(small):
-    prealloc = {cell: row for cell, row in small.summary.items() if cell[3] == "prealloc"}
-    found = lead(compare(replace(small, summary=prealloc), "cap", "none", "32MiB"))
-    assert found.pair is None
-    assert found.title == "With a cap of 32MiB on the buffer pool no peak changes above the noise"
-    assert "of 2 pairs of cells the peaks differ by at most 0.5 %" in found.sentence
-    found = lead(compare(replace(small, summary={}), "cap", "none", "32MiB"))
-    assert found.title.endswith("nothing to compare")
-
-
-def test_a_measured_change_leads_before_a_larger_prediction(small):
-    replayed = ("candle", "tiny", "alice-512", "cat")
-    plan, summary = dict(small.plan), dict(small.summary)
-    for cap, peak in (("none", 9000.0), ("32MiB", 1000.0)):
-        cell = (*replayed, cap, "default")
-        row = small.summary["mlx-0.32.4", "tiny", "alice-512", "cat", cap, "default"]
-        peaks = {"peak_mib": peak, "peak_min_mib": peak, "peak_max_mib": peak}
-        plan[cell], summary[cell] = "", row | peaks | {"method": "replayed: counted"}
-    both = replace(small, plan=plan, summary=summary)
-    assert lead(compare(both, "cap", "none", "32MiB")).pair.names["commit"] == "mlx-0.32.4"
-    only = {cell: row for cell, row in summary.items() if cell[0] == "candle"}
-    sentence = lead(compare(replace(both, summary=only), "cap", "none", "32MiB")).sentence
-    assert (
-        "(9.00× less) for the replayed pool and the weights, in the books (replayed: counted); "
-        "speed was not measured." in sentence
-    )
-
-
 @pytest.mark.parametrize(
     ("row", "peak"),
     [
@@ -229,9 +177,3 @@ def test_the_headline_is_the_peak_of_where_the_buffers_are(row, peak):
         "peak_pool_mib": 3000,
     }
     assert headline(peaks | row) == {"peak_mib": peak, "peak_min_mib": peak, "peak_max_mib": peak}
-
-
-@pytest.mark.parametrize("axis", comparisons.TITLES)
-def test_every_axis_has_a_title(axis):
-    found = lead(comparisons.Comparison(axis, "a", "b", []))
-    assert "b" in found.title

@@ -7,7 +7,8 @@ from pathlib import Path
 import matplotlib
 import pytest
 
-from kvpeak.analysis.comparisons import Comparison, compare, lead
+from kvpeak.analysis.comparisons import Comparison, compare
+from kvpeak.analysis.lead import lead
 from kvpeak.analysis.results import read_results
 from kvpeak.report import figures, replay_figures, style, timelines
 

@@ -17,7 +17,7 @@ from kvpeak.base.untrusted import read_csv
 RANGED = ("footprint", "device")  # counters whose smallest and largest process are in the summary
 TEXTS = (
     *("detail", "method", "weights", "machine", "accelerator", "gpu"),
-    *("versions", "loop", "cap_bytes", "blas", "harness", "dirty", "peak_source"),
+    *("versions", "loop", "attention", "cap_bytes", "blas", "harness", "dirty", "peak_source"),
 )
 
 

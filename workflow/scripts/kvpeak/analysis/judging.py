@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from kvpeak.analysis import growth, statistics
 from kvpeak.analysis.claims import Claim, Group, listed, replaced
-from kvpeak.analysis.results import CellName, Results
+from kvpeak.analysis.results import CellName, Results, repeats, spell_outputs
 from kvpeak.analysis.verdicts import OF_CLAIMS, Verdict
 from kvpeak.base.columns import SPEEDS
 from kvpeak.base.fields import join_texts, split_texts
@@ -111,6 +111,8 @@ def _judge(claim: Claim, group: Group, results: Results, placed: dict) -> tuple[
     if len(cells) < AT_LEAST.get(claim.kind, len(group.cells)):
         return Verdict.NOT_MEASURED, _reasons(group, missing)
     verdict, detail = JUDGES[claim.kind](claim, group, cells, results, placed)
+    if claim.kind != "same-tokens" and (unstable := _unstable(group, cells, results)):
+        detail = f"{detail}; {unstable}"
     without = f"; not counted: {_reasons(group, missing)}" if len(cells) < len(group.cells) else ""
     return verdict, detail + without
 
@@ -125,6 +127,16 @@ def _foreign(claim: Claim, cells: list[CellName], results: Results) -> str:
             if not all(_matches(text, listed(wanted)) for text in split_texts(found)):
                 return f"belongs to {column} {' or '.join(listed(wanted))}; this is {found}"
     return ""
+
+
+def _unstable(group: Group, cells: list[CellName], results: Results) -> str:
+    """Which of the cells gave other tokens from run to run, '' if none did."""
+    rows = {cell: results.summary[cell] for cell in cells}
+    return "; ".join(
+        f"{_name(group, cell) or 'the cell'} {spell_outputs(row)}"
+        for cell, row in rows.items()
+        if not repeats(row)
+    )
 
 
 def _matches(text: str, patterns: list[str]) -> bool:
@@ -188,10 +200,12 @@ def _judge_spread(claim, group, cells, results, placed):
 
 
 def _judge_same_tokens(claim, group, cells, results, placed):
+    if unstable := _unstable(group, cells, results):
+        return Verdict.NOT_REPEATED, unstable
     found = {}
     for cell in cells:
         found.setdefault(results.summary[cell]["tokens_sha256"], []).append(_name(group, cell))
-    if len(found) == 1 and "differs" not in found:
+    if len(found) == 1:
         return Verdict.HOLDS, f"{len(cells)} cells, one hash: {next(iter(found))[:12]}"
     return Verdict.FAILS, "; ".join(
         f"{value[:12]}: {', '.join(names)}" for value, names in found.items()

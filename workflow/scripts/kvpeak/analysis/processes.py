@@ -112,6 +112,7 @@ def said(record: Record) -> dict:
         "gpu": record.text("request", "gpu") or "",
         "versions": plain(", ".join(f"{name} {text}" for name, text in versions)),
         "loop": record.text("engine", "loop"),
+        "attention": record.text("engine", "attention"),
         "cap_bytes": record.text("engine", "cap_bytes") or "",
         "blas": record.text("engine", "blas"),
         "harness": harness,

@@ -16,7 +16,18 @@ from kvpeak.base.errors import UserError
 
 _TEXT = (
     *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator"),
-    *("gpu", "versions", "loop", "cap_bytes", "blas", "harness", "dirty", "flags", "detail"),
+    *(
+        "gpu",
+        "versions",
+        "loop",
+        "attention",
+        "cap_bytes",
+        "blas",
+        "harness",
+        "dirty",
+        "flags",
+        "detail",
+    ),
     "peak_source",
 )
 
@@ -119,6 +130,17 @@ def headline(row: dict) -> dict[str, float | None]:
     ends = (row.get(f"peak_{counter}_{end}_mib") for end in ("min", "max"))
     low, high = (peak if value is None else value for value in ends)
     return {"peak_mib": peak, "peak_min_mib": low, "peak_max_mib": high}
+
+
+def repeats(row: dict) -> bool:
+    """Whether the recorded runs of a cell all gave the same tokens, as far as they gave any."""
+    return row.get("tokens_sha256") != "differs"
+
+
+def spell_outputs(row: dict) -> str:
+    """How often a cell that does not repeat gave another answer."""
+    count = f"{int(row['outputs'])} different answers" if row.get("outputs") else "other answers"
+    return f"does not repeat: {count} in {int(row['runs'])} runs"
 
 
 def read_table(path: Path | str) -> pd.DataFrame:

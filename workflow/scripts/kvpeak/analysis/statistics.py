@@ -72,6 +72,14 @@ def process_means(runs: pd.DataFrame, column: str) -> dict[tuple, np.ndarray]:
     return {cell: np.array(values) for cell, values in cells.items()}
 
 
+def half_width(values) -> float | None:
+    """Half the width of the mean's 95 % interval, by Student's t; None with fewer than 3 values."""
+    values = np.asarray(values, float)
+    if values.size < 3:
+        return None
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, values.size - 1) * stats.sem(values))
+
+
 def ratio_of_means(of, to) -> Ratio:
     """mean(of) / mean(to) for positive values of independent processes, with its bootstrap-t
     interval.

@@ -12,13 +12,22 @@ class Verdict(StrEnum):
 
     FAILS = "fails"
     NOT_TESTABLE = "not testable"  # too few processes or lengths
+    NOT_REPEATED = "does not repeat"  # runs of one cell gave different tokens
     HOLDS = "holds"
     NOT_MEASURED = "not measured here"
     SAME = "same within 5 %"
     FASTER = "faster"
     SLOWER = "slower"
+    LOWER = "lower"
+    HIGHER = "higher"
     UNCLEAR = "unclear"  # enough processes, which differ too much among themselves
 
 
 # A claim's verdicts; the first that a group has decides for all of them together.
-OF_CLAIMS = (Verdict.FAILS, Verdict.NOT_TESTABLE, Verdict.HOLDS, Verdict.NOT_MEASURED)
+OF_CLAIMS = (
+    Verdict.FAILS,
+    Verdict.NOT_REPEATED,
+    Verdict.NOT_TESTABLE,
+    Verdict.HOLDS,
+    Verdict.NOT_MEASURED,
+)

@@ -216,6 +216,11 @@ SUMMARY = Table(
         ("versions", "", "the engine's packages, with their versions"),
         ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
         (
+            "attention",
+            "",
+            "`fused`, the engine's own kernel, or `naive`, scores that are materialised",
+        ),
+        (
             "cap_bytes",
             "bytes",
             "the pool's limit as the allocator gave it back; empty where it keeps no pool",

@@ -16,3 +16,18 @@ def percent(value: float | None, digits: int = 1, sign: bool = True) -> str:
     if value is None or math.isnan(value):
         return "–"
     return signed(100 * value, f"{'+' if sign else ''},.{digits}f") + " %"
+
+
+def rounded(value: float, half_width: float | None = None) -> str:
+    """A figure with the digits that its 95 % interval, value ± half_width, supports.
+
+    The last digit shown is of the half width's first: 112.37 ± 8.1 is 112, 308,228.8 ± 21,000 is
+    310,000. Without an interval there are two digits.
+    """
+    if not value or not math.isfinite(value):
+        return f"{value:,.0f}"
+    exponent = math.floor(math.log10(abs(value))) - 1
+    if half_width and math.isfinite(half_width):
+        exponent = min(math.floor(math.log10(half_width)), exponent + 1)
+    shown = round(value, -exponent)
+    return signed(shown, f",.{max(0, -exponent)}f")

@@ -10,9 +10,10 @@ import csv
 import io
 from pathlib import Path
 
-from kvpeak.analysis.comparisons import Comparison, Pair, compare_results, lead
-from kvpeak.analysis.results import SPEEDS, read_results
-from kvpeak.base.columns import COMPARISON
+from kvpeak.analysis.comparisons import Comparison, Pair, compare_results
+from kvpeak.analysis.lead import lead
+from kvpeak.analysis.results import read_results
+from kvpeak.base.columns import COMPARISON, SPEEDS
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
 from kvpeak.report import sections

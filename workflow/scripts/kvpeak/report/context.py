@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvpeak.analysis.comparisons import Lead, compare, leading
+from kvpeak.analysis.comparisons import compare
+from kvpeak.analysis.lead import Lead, leading
 from kvpeak.analysis.results import Results, read_results, read_table, rows
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
 from kvpeak.base.axes import AXES

@@ -5,7 +5,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from kvpeak.analysis.comparisons import compare, lead, leading
+from kvpeak.analysis.comparisons import compare
+from kvpeak.analysis.lead import lead, leading
 from kvpeak.analysis.results import Results
 from kvpeak.base.files import write_together
 from kvpeak.report.figures import peak_by_counter, peak_by_length, speed_ratios, where_bytes_are

@@ -3,7 +3,8 @@
 import itertools
 import textwrap
 
-from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak, spell_name
+from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak
+from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.statistics import Ratio, within
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report.pairs import (

@@ -1,6 +1,7 @@
 """Pairs of cells in figures: which of many are shown, what they share, and how each is spelled."""
 
-from kvpeak.analysis.comparisons import Comparison, Pair, has_peak, spell_name
+from kvpeak.analysis.comparisons import Comparison, Pair, has_peak
+from kvpeak.analysis.lead import spell_name
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report.style import MOST_PANELS, MOST_ROWS, MOST_SPOKEN
 

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from kvpeak.analysis.comparisons import Comparison, Pair, lead
+from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.lead import lead
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS

@@ -5,7 +5,8 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from kvpeak.analysis.comparisons import Comparison, Pair, spell_name
+from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.lead import spell_name
 from kvpeak.base.axes import AXES, Cell
 from kvpeak.report.style import COLOURS, Canvas, Figure, styled, svg
 

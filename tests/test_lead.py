@@ -1,0 +1,110 @@
+"""The sentence that a comparison comes to, on the small result set (tests/data/small)."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kvpeak.analysis.comparisons import Comparison, compare
+from kvpeak.analysis.lead import TITLES, lead, leading
+from kvpeak.analysis.results import read_results
+
+SMALL = Path(__file__).parent / "data/small"
+
+
+@pytest.fixture(scope="module")
+def small():
+    return read_results(*(SMALL / name for name in ("plan.csv", "summary.csv", "runs.csv")))
+
+
+def test_the_lead_is_the_largest_change_in_plain_numbers(small):
+    found = lead(compare(small, "cap", "none", "32MiB"))
+    assert found.title == (
+        "In a laboratory setting: with a cap of 32MiB on the buffer pool the peak of tiny with cat "
+        "at 513 tokens falls from 1,000 to 440 MiB"
+    )
+    assert found.sentence.startswith(
+        "In a laboratory setting, not as mlx-lm runs (the cat cache, neither limit on the pool is "
+        "the engine's own, a loop that never clears the pool): with a cap of 32MiB on the buffer pool, tiny with the cat cache on a prompt of "
+        "513 tokens (mlx-0.32.4) peaks at 440 MiB (438 to 441) instead of 1,000 MiB (998 to 1,001) "
+        "(2.27× less; medians of 4 processes a side); "
+        "prefill is the same within 5 % (ratio 1.000 (1.000 to 1.000), "
+        "n = 4 and 4), decode is the same within 5 % (ratio 1.002 (0.9"
+    )
+
+
+def stock(small, **changes):
+    """The small result set, each cell as mlx-lm runs it but for its cap."""
+    renamed = {}
+    for cell, row in small.summary.items():
+        cap = row["cap"].replace("none", "default")
+        renamed[cell] = row | {"kv_cache": "mlx-lm", "loop": "mlx-lm", "cap": cap} | changes
+    return replace(small, summary=renamed)
+
+
+def test_a_setting_that_mlx_lm_has_on_one_side_needs_no_preface(small):
+    both = stock(small)
+    assert not lead(compare(both, "cap", "none", "32MiB")).title.startswith("In a laboratory")
+    naive = lead(compare(stock(small, attention="naive"), "cap", "none", "32MiB"))
+    assert naive.sentence.startswith(
+        "In a laboratory setting, not as mlx-lm runs (naive attention): with"
+    )
+
+
+def test_a_pair_with_a_stock_side_leads_before_a_larger_change_of_the_laboratory(small):
+    """The largest change is of cat at 513 tokens; a smaller one has mlx-lm's own setting before."""
+    summary = dict(small.summary)
+    for cap, peak in (("none", 200.0), ("32MiB", 150.0)):
+        cell = ("mlx-0.32.4", "tiny", "alice-512", "prealloc", cap, "default")
+        ends = dict.fromkeys(("peak_mib", "peak_min_mib", "peak_max_mib"), peak)
+        own = {"kv_cache": "mlx-lm", "loop": "mlx-lm", "cap": "default"}
+        summary[cell] = summary[cell] | ends | own
+    found = leading([compare(replace(small, summary=summary), "cap", "none", "32MiB")])
+    assert found.pair.names["kv_cache"] == "prealloc"
+    assert "In a laboratory" not in found.sentence
+
+
+def test_the_lead_says_when_speed_cannot_be_told(small):
+    found = lead(compare(small, "kv_cache", "cat", "prealloc"))
+    assert found.title.endswith(
+        "with the prealloc cache instead of cat the peak of tiny at 513 tokens falls from 1,000 to 430 MiB"
+    )
+    assert found.sentence.endswith(
+        "(2.33× less; medians of 1 and 4 processes); "
+        "too few processes to compare this pair's speeds; 4 a side at least."
+    )
+    assert "(mlx-0.32.4, no cap)" in found.sentence
+
+
+def test_the_lead_says_when_there_is_nothing(small):
+    prealloc = {cell: row for cell, row in small.summary.items() if cell[3] == "prealloc"}
+    found = lead(compare(replace(small, summary=prealloc), "cap", "none", "32MiB"))
+    assert found.pair is None
+    assert found.title == "With a cap of 32MiB on the buffer pool no peak changes above the noise"
+    assert "of 2 pairs of cells the peaks differ by at most 0.5 %" in found.sentence
+    found = lead(compare(replace(small, summary={}), "cap", "none", "32MiB"))
+    assert found.title.endswith("nothing to compare")
+
+
+def test_a_measured_change_leads_before_a_larger_prediction(small):
+    replayed = ("candle", "tiny", "alice-512", "cat")
+    plan, summary = dict(small.plan), dict(small.summary)
+    for cap, peak in (("none", 9000.0), ("32MiB", 1000.0)):
+        cell = (*replayed, cap, "default")
+        row = small.summary["mlx-0.32.4", "tiny", "alice-512", "cat", cap, "default"]
+        peaks = {"peak_mib": peak, "peak_min_mib": peak, "peak_max_mib": peak}
+        plan[cell], summary[cell] = "", row | peaks | {"method": "replayed: counted"}
+    both = replace(small, plan=plan, summary=summary)
+    assert lead(compare(both, "cap", "none", "32MiB")).pair.names["commit"] == "mlx-0.32.4"
+    only = {cell: row for cell, row in summary.items() if cell[0] == "candle"}
+    sentence = lead(compare(replace(both, summary=only), "cap", "none", "32MiB")).sentence
+    assert (
+        "(9.00× less; medians of 4 processes a side) for the replayed pool and the weights, in the books (replayed: counted); "
+        "speed was not measured." in sentence
+    )
+
+
+@pytest.mark.parametrize("axis", TITLES)
+def test_every_axis_has_a_title(axis):
+    found = lead(Comparison(axis, "a", "b", []))
+    assert "b" in found.title

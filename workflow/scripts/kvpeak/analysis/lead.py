@@ -1,0 +1,211 @@
+"""What a comparison comes to in one sentence: the largest change of a peak that the data support."""
+
+from dataclasses import dataclass
+
+from kvpeak.analysis.comparisons import Change, Comparison, Pair, peak_range
+from kvpeak.analysis.setting import laboratory
+from kvpeak.analysis.verdicts import Verdict
+from kvpeak.base.columns import SPEEDS
+from kvpeak.base.numbers import percent
+
+TITLES = {
+    "commit": "From {before} to {after}",
+    "model": "With {after} instead of {before}",
+    "prompt": "With {after} instead of {before}",
+    "kv_cache": "With the {after} cache instead of {before}",
+    "cap": "With a cap of {after} on the buffer pool",
+    "variant": "With the variant {after} instead of {before}",
+    "results": "From {before} to {after}",
+}
+
+# Of a pair whose compared sides are both this project's own.
+NEITHER = {
+    "kv_cache": "neither cache is mlx-lm's own",
+    "cap": "neither limit on the pool is the engine's own",
+    "variant": "neither loop is mlx-lm's own",
+}
+
+
+@dataclass(frozen=True)
+class Lead:
+    """What a comparison comes to: plain text, not yet escaped for Markdown. `pair` is None if nothing
+    was found.
+    """
+
+    title: str
+    sentence: str
+    pair: Pair | None
+
+
+def lead(comparison: Comparison) -> Lead:
+    """The largest change of a peak that the data support, in one sentence, or the honest opposite.
+
+    Measured pairs come before replayed ones, and a setting that the engine has by itself on one
+    side at least before one that only this project makes; among these the largest in MiB leads. The
+    sentence begins with a setting of the other kind.
+    """
+    subject = _subject(comparison)
+    found = [pair for pair in comparison.pairs if pair.above_noise]
+    if not found:
+        return _no_lead(comparison, subject)
+    pair = max(found, key=_order)
+    before, after = pair.before["peak_mib"], pair.after["peak_mib"]
+    change = "falls" if after < before else "rises"
+    preface = _preface(pair)
+    title = (
+        f"{'In a laboratory setting: ' if preface else ''}{_lower(subject) if preface else subject} "
+        f"the peak of {_what(pair)} {change} from {before:,.0f} to {after:,.0f} MiB"
+    )
+    factor = max(before, after) / min(before, after)
+    sentence = (
+        f"{preface}{_lower(subject) if preface else subject}, {_where(pair)} peaks at "
+        f"{_spell_peak(pair.after)} instead of {_spell_peak(pair.before)} "
+        f"({factor:.2f}× {'less' if after < before else 'more'}{_processes(pair)})"
+        f"{_method(pair)}; {spell_speeds(pair)}."
+    )
+    return Lead(title, sentence, pair)
+
+
+def leading(comparisons: list[Comparison]) -> Lead | None:
+    """The lead of all comparisons, in the order of lead(); None without comparisons."""
+    leads = [lead(comparison) for comparison in comparisons]
+    found = [each for each in leads if each.pair]
+    if not found:
+        return next(iter(leads), None)
+    return max(found, key=lambda each: _order(each.pair))
+
+
+def shared_laboratory(pair: Pair) -> dict[str, str]:
+    """What of the setting is this project's own on both sides: axis → words."""
+    before, after = map(laboratory, (pair.before, pair.after))
+    shared = {axis: words for axis, words in after.items() if axis in before}
+    return {axis: words if axis in pair.names else NEITHER[axis] for axis, words in shared.items()}
+
+
+def _order(pair: Pair) -> tuple:
+    return pair.live, not shared_laboratory(pair), abs(pair.peak_change_mib)
+
+
+def _preface(pair: Pair) -> str:
+    words = shared_laboratory(pair)
+    if not words:
+        return ""
+    return f"In a laboratory setting, not as mlx-lm runs ({', '.join(words.values())}): "
+
+
+def _lower(subject: str) -> str:
+    return subject[0].lower() + subject[1:]
+
+
+def _subject(comparison: Comparison) -> str:
+    axis, before, after = comparison.axis, comparison.before, comparison.after
+    if axis == "cap" and after == "default":
+        return "With the engine's own limit on the buffer pool"
+    if axis == "cap" and after == "none":
+        limit = "the engine's own limit" if before == "default" else f"the cap of {before}"
+        return f"Without {limit} on the buffer pool"
+    if axis == "cap" and before == "default":
+        return f"With a cap of {after} on the buffer pool instead of the engine's own"
+    if axis == "cap" and before != "none":
+        return f"With a cap of {after} on the buffer pool instead of {before}"
+    return TITLES[axis].format(before=before, after=after)
+
+
+def _no_lead(comparison: Comparison, subject: str) -> Lead:
+    complete = [pair for pair in comparison.pairs if pair.complete]
+    if not complete:
+        return Lead(
+            f"{subject}: nothing to compare",
+            f"{subject}: no pair of cells was measured to the end here, so nothing can be said.",
+            None,
+        )
+    largest = max(abs(pair.peak_ratio - 1) for pair in complete)
+    return Lead(
+        f"{subject} no peak changes above the noise",
+        f"{subject}, no difference above the noise was found: of {len(complete)} pairs of cells "
+        f"the peaks differ by at most {percent(largest, sign=False)}, or by less than the "
+        "processes do among themselves.",
+        None,
+    )
+
+
+def _spell_peak(row: dict) -> str:
+    """E.g. `660 MiB`, with the range where processes differ: `660 MiB (657 to 664)`."""
+    low, high = (f"{value:,.0f}" for value in peak_range(row))
+    spread = "" if low == high else f" ({low} to {high})"
+    return f"{row['peak_mib']:,.0f} MiB{spread}"
+
+
+def _processes(pair: Pair) -> str:
+    """How many processes each side has, in the order in which the sentence names them; '' for one."""
+    before, after = pair.rounds
+    if before == after:
+        return "" if before == 1 else f"; medians of {before} processes a side"
+    return f"; medians of {after} and {before} processes"
+
+
+def _what(pair: Pair) -> str:
+    """E.g. `qwen2-tiny with cat at 513 tokens`, without the name on the compared axis."""
+    names = pair.names
+    cache = f" with {names['kv_cache']}" if "kv_cache" in names else ""
+    tokens = f" at {int(pair.before['prompt_tokens']):,} tokens" if "prompt" in names else ""
+    return f"{names.get('model', 'each model')}{cache}{tokens}"
+
+
+def _where(pair: Pair) -> str:
+    names = pair.names
+    cache = f" with the {names['kv_cache']} cache" if "kv_cache" in names else ""
+    tokens = (
+        f" on a prompt of {int(pair.before['prompt_tokens']):,} tokens" if "prompt" in names else ""
+    )
+    others = [names["commit"]] if "commit" in names else []
+    if "cap" in names:
+        others.append(spell_name("cap", names["cap"]))
+    if names.get("variant", "default") != "default":
+        others.append(f"variant {names['variant']}")
+    return f"{names.get('model', 'the model')}{cache}{tokens} ({', '.join(others)})"
+
+
+def _method(pair: Pair) -> str:
+    if pair.live:
+        return ""
+    methods = dict.fromkeys(side["method"] for side in (pair.before, pair.after))
+    where = "books" if "replayed: counted" in methods else "process that holds them"
+    return f" for the replayed pool and the weights, in the {where} ({' and '.join(methods)})"
+
+
+def spell_name(axis: str, name: str) -> str:
+    """A name on an axis, clear without its axis: the cap `none` is `no cap`."""
+    if axis != "cap":
+        return name
+    return {"none": "no cap", "default": "the engine's own cap"}.get(name, f"cap {name}")
+
+
+def spell_speeds(pair: Pair) -> str:
+    """What happened to the speeds of prefill and decode, in words and plain numbers."""
+    spoken = [
+        spell_change(column, pair.speeds[column])
+        for column in ("prefill_tok_s", "decode_tok_s")
+        if column in pair.speeds
+    ]
+    if not spoken:
+        return "speed was not measured"
+    changes = [pair.speeds[column] for column in ("prefill_tok_s", "decode_tok_s")]
+    if all(each and each.verdict == Verdict.NOT_TESTABLE for each in changes):
+        needs = max((each.needs for each in changes if each.needs), default=None)
+        more = f"; {needs} a side at least" if needs else ""
+        return f"too few processes to compare this pair's speeds{more}"
+    return ", ".join(spoken)
+
+
+def spell_change(column: str, change: Change) -> str:
+    """E.g. `decode is the same within 5 % (ratio 1.002 (0.991 to 1.013), n = 5 and 5)`."""
+    ratio, (name, unit) = change.ratio, SPEEDS[column]
+    numbers = f"{change.spelled} {unit}"
+    shown = f"ratio {ratio.spelled()}"
+    more = f"; needs at least {change.needs} a side" if change.needs else ""
+    if change.verdict == Verdict.SAME:
+        return f"{name} is the {Verdict.SAME} ({shown})"
+    if change.verdict in (Verdict.FASTER, Verdict.SLOWER):
+        return f"{name} is {change.verdict}, {numbers} ({shown}, p = {change.p:.3g})"
+    return f"{name} {numbers} is {change.verdict} ({shown}{more})"

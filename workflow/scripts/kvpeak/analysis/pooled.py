@@ -1,0 +1,191 @@
+"""What a comparison comes to over all its pairs of cells, and what is small but always the same way.
+
+A pair of cells is a block: its two sides differ on the compared axis only. The effect is the mean
+of the logarithms of after / before over the blocks, so that no cell counts more than another and
+the order of the sides does not matter. Its 95 % interval is Student's t over the blocks (a paired t
+on logarithms: Bland and Altman 1996, BMJ 312:1153), which holds how cells differ among each other
+and how processes differ within them. It is an interval for the mean over cells like these.
+"""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+from scipy import stats
+
+from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, peak_range
+from kvpeak.analysis.statistics import CONFIDENCE, holm, within
+from kvpeak.analysis.verdicts import Verdict
+
+MIN_BLOCKS = 5  # fewer pairs of cells have no interval
+PEAK = "peak_mib"
+QUANTITIES = (PEAK, "prefill_tok_s", "decode_tok_s")
+# Fewer pairs may all point one way by chance: of 6 with one process a side that has p = 0.03, and of
+# 4 it is as rare where also the ranges over several processes do not meet.
+MIN_SAME_WAY, MIN_SAME_WAY_SINGLE = 4, 6
+MOST_SMALL = 2 * PRACTICAL  # a group with a larger change is not small
+
+
+@dataclass(frozen=True)
+class Effect:
+    """The pooled ratio after / before of one quantity of a comparison."""
+
+    quantity: str  # of QUANTITIES
+    ratio: float  # geometric mean over the pairs
+    smallest: float  # of the pairs' ratios
+    largest: float
+    low: float | None  # of the 95 % interval; None where the pairs are too few, or replayed
+    high: float | None
+    below: int  # pairs whose ratio is below 1
+    above: int
+    pairs: int
+    p: float | None  # of no effect, Holm-corrected over the family; None without an interval
+    verdict: Verdict
+
+    @property
+    def same_way(self) -> int:
+        """How many pairs point the way in which the ratio points."""
+        return self.below if self.ratio < 1 else self.above
+
+
+def effects(comparisons: list[Comparison]) -> dict[str, list[Effect]]:
+    """A comparison's slug → its effects, in the order of QUANTITIES.
+
+    The declared family of tests is: every comparison of the matrix, times peak, prefill and decode.
+    Holm's correction is over all of it.
+    """
+    found = [
+        (comparison.slug, effect)
+        for comparison in comparisons
+        for quantity in QUANTITIES
+        if (effect := pooled(comparison, quantity))
+    ]
+    corrected = holm([1 if effect.p is None else effect.p for _, effect in found])
+    named: dict[str, list[Effect]] = {comparison.slug: [] for comparison in comparisons}
+    for (slug, effect), p in zip(found, corrected, strict=True):
+        p = None if effect.p is None else float(p)
+        named[slug].append(replace(effect, p=p, verdict=_verdict(effect, p)))
+    return named
+
+
+def pooled(comparison: Comparison, quantity: str) -> Effect | None:
+    """The effect of one comparison, its p not yet corrected; None without a pair that has both
+    sides.
+
+    Replayed pairs are predictions: they have a ratio and a direction, and no interval.
+    """
+    pairs = [pair for pair in comparison.pairs if pair.complete]
+    live = [pair for pair in pairs if pair.live]
+    ratios = list(filter(None, (_ratio(pair, quantity) for pair in live or pairs)))
+    if not ratios:
+        return None
+    low, high, p = t_interval(np.log(ratios)) if live else (None, None, None)
+    return Effect(
+        quantity=quantity,
+        ratio=float(np.exp(np.mean(np.log(ratios)))),
+        smallest=min(ratios),
+        largest=max(ratios),
+        low=low,
+        high=high,
+        below=sum(ratio < 1 for ratio in ratios),
+        above=sum(ratio > 1 for ratio in ratios),
+        pairs=len(ratios),
+        p=p,
+        verdict=Verdict.NOT_TESTABLE,
+    )
+
+
+def t_interval(logs: np.ndarray) -> tuple[float | None, float | None, float | None]:
+    """The 95 % interval of exp(mean) by Student's t over the blocks, and the p of a mean of 0.
+
+    None each with fewer than MIN_BLOCKS.
+    """
+    if logs.size < MIN_BLOCKS:
+        return None, None, None
+    error = stats.sem(logs)
+    if error == 0:
+        point = float(np.exp(logs.mean()))
+        return point, point, float(point == 1)
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, logs.size - 1) * error
+    low, high = np.exp([logs.mean() - half, logs.mean() + half])
+    return float(low), float(high), float(stats.ttest_1samp(logs, 0).pvalue)
+
+
+def _ratio(pair: Pair, quantity: str) -> float | None:
+    if quantity == PEAK:
+        return pair.peak_ratio
+    change = pair.speeds.get(quantity)
+    return change and change.ratio.value
+
+
+def _verdict(effect: Effect, p: float | None) -> Verdict:
+    if p is None:
+        return Verdict.NOT_TESTABLE
+    low, high = within(PRACTICAL)
+    if low <= effect.low and effect.high <= high:
+        return Verdict.SAME
+    if p > 1 - CONFIDENCE:
+        return Verdict.UNCLEAR
+    if effect.quantity == PEAK:
+        return Verdict.LOWER if effect.ratio < 1 else Verdict.HIGHER
+    return Verdict.SLOWER if effect.ratio < 1 else Verdict.FASTER
+
+
+@dataclass(frozen=True)
+class SmallEffect:
+    """Peaks that change by less than counts, but the same way in every pair of a group of cells."""
+
+    where: dict[str, str]  # the names that the group's pairs share, on axes that have several
+    pairs: list[Pair]
+
+    @property
+    def ratios(self) -> list[float]:
+        return [pair.peak_ratio for pair in self.pairs]
+
+
+def small_effects(comparison: Comparison) -> list[SmallEffect]:
+    """The largest groups of live pairs, by names on up to two other axes, whose peaks all go one
+    way by about PRACTICAL or less, the ranges over their processes not meeting in any.
+
+    They were looked for, not declared: each is a hint, and no p belongs to it.
+    """
+    pairs = [pair for pair in comparison.pairs if pair.complete and pair.live]
+    axes = [axis for axis in comparison.axes if axis in comparison.several]
+    found: list[SmallEffect] = []
+    for count in range(3):
+        for chosen in itertools.combinations(axes, count):
+            for names, group in _grouped(pairs, chosen).items():
+                small = SmallEffect(dict(zip(chosen, names, strict=True)), group)
+                if _one_way(small) and not _covered(small, found):
+                    found.append(small)
+    return found
+
+
+def _one_way(small: SmallEffect) -> bool:
+    ratios = small.ratios
+    single = any(min(pair.rounds) < 2 for pair in small.pairs)
+    if len(ratios) < (MIN_SAME_WAY_SINGLE if single else MIN_SAME_WAY):
+        return False
+    same = all(ratio > 1 for ratio in ratios) or all(ratio < 1 for ratio in ratios)
+    sizes = [abs(ratio - 1) for ratio in ratios]
+    tiny = max(sizes) <= MOST_SMALL and float(np.median(sizes)) <= PRACTICAL
+    return same and tiny and not any(map(_meet, small.pairs))
+
+
+def _covered(small: SmallEffect, found: Iterable[SmallEffect]) -> bool:
+    members = {id(pair) for pair in small.pairs}
+    return any(members <= {id(pair) for pair in other.pairs} for other in found)
+
+
+def _meet(pair: Pair) -> bool:
+    """Whether the ranges of the two sides over their processes meet."""
+    (before_low, before_high), (after_low, after_high) = map(peak_range, (pair.before, pair.after))
+    return not (after_high < before_low or before_high < after_low)
+
+
+def _grouped(pairs: list[Pair], axes: tuple[str, ...]) -> dict[tuple[str, ...], list[Pair]]:
+    groups: dict[tuple[str, ...], list[Pair]] = {}
+    for pair in pairs:
+        groups.setdefault(tuple(pair.names[axis] for axis in axes), []).append(pair)
+    return groups

@@ -49,7 +49,8 @@ def test_the_ratio_is_the_geometric_mean_and_its_interval_student_s():
     logs = np.log([0.9, 0.85, 0.94, 0.9125, 0.96])
     half = stats.t.ppf(0.975, 4) * logs.std(ddof=1) / np.sqrt(5)
     assert found.ratio == pytest.approx(np.exp(logs.mean()))
-    assert (found.low, found.high) == pytest.approx(tuple(np.exp(logs.mean() + [-half, half])))
+    bounds = np.exp([logs.mean() - half, logs.mean() + half])
+    assert (found.low, found.high) == pytest.approx(tuple(bounds))
     assert (found.below, found.above, found.same_way, found.pairs) == (5, 0, 5, 5)
     assert (found.smallest, found.largest) == pytest.approx((0.85, 0.96))
 

@@ -1,5 +1,6 @@
 # make finding   set up .venv and run: snakemake --cores 1 report/finding.md
 # make failed    list the cells that failed or did not end, with cause and log
+# make doctor    check what every counter reads of processes whose memory is known
 # make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
 # make slurm     add what profiles/slurm needs (docs/cluster.md)
 # make test      set up .venv and run the tests
@@ -35,13 +36,16 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 INSTALL ?= $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
-.PHONY: finding wheels failed faults test lint format publish columns bench pins clean
+.PHONY: finding wheels failed faults test lint format publish columns bench pins clean doctor
 
 finding: $(INSTALLED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md$(CONFIG)
 
 failed: $(INSTALLED)
 	$(BIN)/kvpeak failed
+
+doctor: $(INSTALLED)
+	$(BIN)/kvpeak doctor
 
 faults: $(DEV)
 	$(BIN)/python -m pytest -m fault

@@ -57,3 +57,23 @@ rule calibration:
         " --dtypes {params.dtypes}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"
+
+
+rule instruments:
+    input:
+        "results/envs/{commit}/environment.json",
+    output:
+        "results/instruments/{commit}.json",
+    log:
+        "results/logs/instruments/{commit}.log",
+    threads: workflow.cores
+    params:
+        python=python_of,
+    message:
+        "Checking the instruments with {wildcards.commit}"
+    shell:
+        "python workflow/scripts/doctor.py"
+        " --environment {wildcards.commit}"
+        " --python {params.python:q}"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"

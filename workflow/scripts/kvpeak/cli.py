@@ -8,7 +8,7 @@ from kvpeak.base.program import Parser, Usage, ended, main
 from kvpeak.base.version import VERSION
 
 # A command is a module of kvpeak/commands/. These work anywhere …
-TOOLS = ("compare", "completion", "pools", "predict")
+TOOLS = ("compare", "completion", "doctor", "pools", "predict")
 # … and these in the folder of an experiment, the one with config/ and results/.
 PROJECT = ("plan", "failed", "publish")
 COMMANDS = (*PROJECT, *TOOLS)

@@ -12,6 +12,7 @@ PROGRAMS = {
     "candle-replay": "candle_replay.py",
 }
 COMMAND = "command"  # any external program
+PROBE = "probe"  # of the instruments' check; no engine of a matrix
 
 
 def engine_argv(request: dict, request_file: Path, out: Path) -> list[str]:
@@ -21,5 +22,5 @@ def engine_argv(request: dict, request_file: Path, out: Path) -> list[str]:
     """
     if request["engine"] == COMMAND:
         return command_of(request, out)
-    program = SCRIPTS / PROGRAMS[request["engine"]]
+    program = SCRIPTS / {**PROGRAMS, PROBE: "probe.py"}[request["engine"]]
     return [request.get("python", sys.executable), str(program), str(request_file)]

@@ -31,6 +31,19 @@ class Timeline:
         if len(self._rows) > self._most:
             self._fold()
 
+    def samples(self, column: str, phase: str | None = None) -> list[tuple[float, float]]:
+        """(t_s, MiB) of one size, where it is known; of one phase, or of all."""
+        place = MEMORY.names.index(column)
+        return [
+            (row[0], row[place])
+            for row in self._rows
+            if phase in (None, row[1]) and row[place] is not None
+        ]
+
+    def largest(self, column: str, phase: str | None = None) -> float | None:
+        """The largest sample of one size; None if there is none."""
+        return max((mib for _, mib in self.samples(column, phase)), default=None)
+
     def text(self) -> str:
         """The rows as CSV; an unknown size is empty."""
         out = io.StringIO()

@@ -19,6 +19,7 @@ import resource
 import struct
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from kvpeak.base.numbers import MIB
 
@@ -45,6 +46,24 @@ class Peaks:
     footprint_mib: float | None
     source: str | None
     rss_mib: float | None
+
+
+@dataclass(frozen=True)
+class Own:
+    """What this process takes now, in MiB: its footprint as in Sample, and its resident size."""
+
+    footprint_mib: float
+    rss_mib: float
+
+
+def own_memory() -> Own:
+    """Linux: smaps_rollup (proc_pid_smaps(5)), for which the kernel counts the pages one by one;
+    status has counters that may lag behind by some pages for each processor."""
+    if sys.platform == "darwin":
+        fields = parse_rusage_info(_proc_pid_rusage(os.getpid()))
+        return Own(fields["phys_footprint"], fields["resident_size"])
+    resident = parse_status(Path("/proc/self/smaps_rollup").read_bytes())["Rss"]
+    return Own(resident, resident)
 
 
 class LinuxMemory:

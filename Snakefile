@@ -15,7 +15,7 @@
 #   results/cells/{commit}/{model}/{prompt}/{kv_cache}/{cap}/{variant}/r{round}/
 #       runs.csv cell.json memory.csv        one process: its runs, its record, its memory over time
 #   results/logs/…                           every start of every engine, never overwritten
-#   results/plan.csv runs.csv summary.csv checks.csv
+#   results/plan.csv runs.csv summary.csv checks.csv fits.csv
 #   results/replay/*.csv                     Candle's pool, replayed
 #   report/finding.md report/figures/*.svg
 #
@@ -53,6 +53,7 @@ localrules:
     plan,
     aggregate,
     checks,
+    fits,
     replay,
     figures,
     render,

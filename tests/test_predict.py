@@ -112,3 +112,52 @@ def test_heads_that_kv_heads_do_not_divide_are_one_line(tmp_path):
         f"kvpeak predict: {shapes}: num_key_value_heads: 3: "
         "expected a divisor of num_attention_heads (14)\n"
     )
+
+
+def longest(*sizes: str, **options: str) -> subprocess.CompletedProcess:
+    given = {"--model": "qwen2.5-0.5b-instruct", "--kv-cache": "cat", "--slack": "none"}
+    given |= {f"--{name}": value for name, value in options.items()}
+    arguments = [part for pair in given.items() for part in pair]
+    return subprocess.run(
+        [KVPEAK, "predict", *arguments, "--longest", *sizes], capture_output=True, text=True
+    )
+
+
+def test_the_longest_prompt_fits_and_one_token_more_does_not():
+    (found,) = json.loads(longest("8GiB", "--json").stdout)
+    assert found["peak_mib"] <= 8192
+    assert found["low"] <= found["tokens"] <= found["high"]
+    for tokens, fits in ((found["tokens"], True), (found["tokens"] + 1, False)):
+        peak = json.loads(run("--json", prompt_tokens=str(tokens)).stdout)["peak_mib"]
+        assert (peak <= 8192) == fits
+
+
+def test_the_longest_prompt_in_words():
+    lines = longest("1GiB,16GiB,1000GiB").stdout.splitlines()
+    assert lines[0] == "1 GiB: no prompt fits"
+    assert lines[1].startswith("16 GiB: 4,378 tokens (4,378 to 4,378 at the replay's error of 2.9")
+    assert lines[2] == "1,000 GiB: 32,640 tokens, all that the model has positions for"
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "said"),
+    [
+        ("16", {}, "--longest: '16': expected a size such as 16GiB"),
+        ("8GiB", {"slack": "0,1"}, "--longest: takes one model, KV cache, slack and so on"),
+    ],
+)
+def test_a_mistake_in_what_has_to_fit_is_one_line(size, options, said):
+    done = longest(size, **options)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"kvpeak predict: {said}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_length_or_a_memory_is_needed():
+    done = subprocess.run(
+        [KVPEAK, "predict", "--model", "m", "--kv-cache", "cat", "--slack", "none"],
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2
+    assert "--prompt-tokens --longest is required" in done.stderr

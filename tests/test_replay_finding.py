@@ -10,6 +10,7 @@ from markdown_it import MarkdownIt
 
 from kvpeak.base import columns
 from kvpeak.replay.fit import fit_constant, worst_error
+from kvpeak.replay.longest import ERROR
 from kvpeak.replay.prediction import PROCESS_MIB
 from kvpeak.replay.questions import best_cap
 from kvpeak.replay.workload import CAPACITY_FACTOR
@@ -42,6 +43,21 @@ def test_the_constants_that_are_used_are_those_that_the_fit_finds(tables):
     assert float(used["process_mib"]) == PROCESS_MIB
     assert int(used["capacity_factor"]) == CAPACITY_FACTOR
     assert {row["constants"] for row in tables["fit"]} == {"1", "2"}
+
+
+def test_the_error_that_widens_a_longest_prompt_is_the_fit_s(tables):
+    (used,) = [row for row in tables["fit"] if row["used"] == "yes"]
+    assert pytest.approx(float(used["worst_error_pct"]) / 100, abs=5e-4) == ERROR
+
+
+def test_a_longest_prompt_fits_and_lies_in_its_interval(tables):
+    assert len(tables["longest"]) == 30
+    for row in tables["longest"]:
+        assert 0 < float(row["peak_mib"]) <= 1024 * int(row["memory_gib"])
+        low, used, high = (
+            int(row[name]) for name in ("longest_low", "longest_tokens", "longest_high")
+        )
+        assert low <= used <= high
 
 
 def test_with_one_constant_the_error_is_no_more_than_the_prototype_s(tables):
@@ -137,7 +153,7 @@ def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(table
         assert "rediction" in section
     assert text.count("*Prediction:*") == len(tables["questions"])
     parsed = MarkdownIt("commonmark").enable("table").parse(text)
-    assert sum(token.type == "table_open" for token in parsed) == 11
+    assert sum(token.type == "table_open" for token in parsed) == 12
     assert "This is not an independent test" in text
     assert "1 of 24 layers would be equal" in text
     assert "{{" not in text

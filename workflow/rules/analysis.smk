@@ -86,3 +86,18 @@ rule replay:
         " --log {input.log:q}"
         " --out {params.folder:q}"
         " 2>&1 | tee {log:q} >&2"
+
+
+rule fits:
+    input:
+        runs="results/runs.csv",
+        summary="results/summary.csv",
+        plan="results/plan.csv",
+    output:
+        report("results/fits.csv", category="Tables", caption="../report/fits.rst"),
+    log:
+        "results/logs/fits.log",
+    message:
+        "Predicting the longest prompts that fit"
+    shell:
+        "python workflow/scripts/fits.py --out {output:q} 2>&1 | tee {log:q} >&2"

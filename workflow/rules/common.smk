@@ -167,7 +167,17 @@ def python_of(wildcards):
 
 
 REPLAY_FILES = [
-    *("cells.csv", "choices.csv", "figure.csv", "fit.csv", "holders.csv", "left_out.csv", "length.csv", "log.csv"),
+    *(
+        "cells.csv",
+        "choices.csv",
+        "figure.csv",
+        "fit.csv",
+        "holders.csv",
+        "left_out.csv",
+        "length.csv",
+        "log.csv",
+        "longest.csv",
+    ),
     *("models.csv", "other_cases.csv", "questions.csv", "slack.csv", "too_large.csv"),
     "peak-against-length.svg",
 ]

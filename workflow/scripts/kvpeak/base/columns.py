@@ -262,6 +262,34 @@ CHECKS = Table(
     ),
 )
 
+FITS = Table(
+    "results/fits.csv",
+    "the longest prompt that fits into one memory, predicted; or why nothing is predicted",
+    columns(
+        *((axis, "", _MEANINGS[axis]) for axis in AXES if axis != "prompt"),
+        ("lengths", "", "at how many lengths the cells were measured"),
+        ("longest_measured", "tokens", "the longest of them"),
+        ("memory_mib", "MiB", "the memory that the peak has to fit into"),
+        ("machine", "", "yes if it is that of the measuring machine, or of its GPU under CUDA"),
+        ("longest_tokens", "tokens", "the longest prompt whose predicted peak fits"),
+        ("longest_low", "tokens", "the longest whose interval's upper end fits"),
+        ("longest_high", "tokens", "the longest whose interval's lower end fits"),
+        ("all_positions", "", "yes if the model has positions for no more"),
+        ("positions", "tokens", "of the model; empty: not known"),
+        ("times_measured", "", "longest_tokens / longest_measured"),
+        ("peak_mib", "MiB", "the predicted peak of that prompt"),
+        ("law", "", "how the peak grows; MiB for each unit of a term"),
+        ("weights_mib", "MiB", "subtracted before the fit: the weights"),
+        ("process_mib", "MiB", "subtracted before the fit: the process beside the allocator"),
+        (
+            "left_out_error_pct",
+            "%",
+            "by how much the law misses a length that is left out, at most",
+        ),
+        ("reason", "", "why nothing is predicted"),
+    ),
+)
+
 COMPARISON = Table(
     "what compare.py --out FILE.csv writes",
     "one cell of either folder",
@@ -369,6 +397,16 @@ REPLAY = tuple(
             *_CELL,
             ("peak_mib", "MiB", "the process's predicted peak"),
         ),
+        "longest": (
+            "the longest prompt that fits into one memory, predicted",
+            *_CELL[1:],
+            ("memory_gib", "GiB", "the memory that the peak has to fit into"),
+            ("longest_tokens", "tokens", "the longest prompt that fits"),
+            ("longest_low", "tokens", "if the replay's peaks are too low by its largest error"),
+            ("longest_high", "tokens", "if they are too high by it"),
+            ("all_positions", "", "yes if the model has positions for no more"),
+            ("peak_mib", "MiB", "the predicted peak of that prompt"),
+        ),
         "slack": (
             "one prompt and cache, predicted under each cap",
             *_CELL[:2],
@@ -411,4 +449,4 @@ REPLAY = tuple(
     }.items()
 )
 
-TABLES = (PLAN, RUNS, PROCESSES, SUMMARY, CHECKS, MEMORY, COMPARISON, *REPLAY)
+TABLES = (PLAN, RUNS, PROCESSES, SUMMARY, CHECKS, FITS, MEMORY, COMPARISON, *REPLAY)

@@ -1,8 +1,18 @@
 """Units, and numbers as text."""
 
 import math
+import re
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30  # bytes
+_BYTES = {"MiB": MIB, "GiB": GIB, "MB": 10**6, "GB": 10**9}
+
+
+def bytes_of(text: str) -> int:
+    """The bytes of a size such as 16GiB, 16 GB or 512MiB. Raises ValueError."""
+    found = re.fullmatch(rf"(\d+(?:\.\d+)?) ?({'|'.join(_BYTES)})", text.strip())
+    if not found or not float(found[1]):
+        raise ValueError(f"{text!r}: expected a size such as 16GiB or 512MiB")
+    return round(float(found[1]) * _BYTES[found[2]])
 
 
 def signed(value: float, form: str) -> str:

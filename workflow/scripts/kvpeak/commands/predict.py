@@ -9,12 +9,14 @@ import itertools
 import json
 from argparse import ArgumentParser, Namespace
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
-from kvpeak.base.numbers import MIB
+from kvpeak.base.numbers import MIB, bytes_of
 from kvpeak.inputs.shapes import find_shapes
+from kvpeak.replay.longest import ERROR, longest
 from kvpeak.replay.prediction import predict, prefill_details
 from kvpeak.replay.workload import ATTENTIONS, KV_CACHES, WAITS, workload
 
@@ -29,7 +31,11 @@ FIGURES = ("pool_peak_mib", "weights_mib", "host_mask_mib", "process_mib", "peak
 def arguments(parser: ArgumentParser) -> None:
     option = parser.add_argument
     option("--model", required=True, help="a name under config/models/ or a .json file of shapes")
-    option("--prompt-tokens", required=True, metavar="N")
+    length = parser.add_mutually_exclusive_group(required=True)
+    length.add_argument("--prompt-tokens", metavar="N")
+    length.add_argument(
+        "--longest", metavar="SIZES", help="find the longest prompt that fits, e.g. 16GiB,24GiB"
+    )
     option("--prefill-chunk", default="whole", metavar="N", help="default: the prompt as a whole")
     option("--kv-cache", required=True, metavar="|".join(KV_CACHES))
     option("--attention", default="naive", metavar="|".join(ATTENTIONS), help="default: naive")
@@ -49,6 +55,10 @@ def arguments(parser: ArgumentParser) -> None:
 
 
 def run(given: Namespace) -> None:
+    if given.longest:
+        found = longest_prompts(given)
+        print(json.dumps(found) if given.json else "\n".join(map(said_of, found)))
+        return
     wanted = cases(given)
     if given.sweep:
         with ProcessPoolExecutor() as pool:
@@ -80,6 +90,41 @@ def cases(given: Namespace) -> list[dict]:
     return [dict(zip(lists, values, strict=True)) for values in itertools.product(*lists.values())]
 
 
+def longest_prompts(given: Namespace) -> list[dict]:
+    """For each memory the longest prompt that fits, with the ends that the replay's error allows."""
+    if given.sweep:
+        raise UserError("--sweep: takes --prompt-tokens; --longest is printed")
+    try:
+        memories = [bytes_of(size) for size in given.longest.split(",")]
+    except ValueError as error:
+        raise UserError(f"--longest: {error}") from None
+    given.prompt_tokens = "1"
+    wanted = cases(given)
+    if len(wanted) > 1:
+        raise UserError("--longest: takes one model, KV cache, slack and so on at a time")
+    (case,) = wanted
+    shapes, options = find_shapes(case["model"]), workload_options(case)
+    slack = None if case["slack"] == "none" else int(case["slack"])
+    return [
+        {"memory_mib": memory / MIB}
+        | asdict(longest(shapes, case["kv_cache"], slack, memory / MIB, **options))
+        for memory in memories
+    ]
+
+
+def said_of(found: dict) -> str:
+    """One memory's longest prompt in words."""
+    memory = f"{found['memory_mib'] / 1024:,.0f} GiB"
+    if not found["tokens"]:
+        return f"{memory}: no prompt fits"
+    if found["all_positions"]:
+        return f"{memory}: {found['tokens']:,} tokens, all that the model has positions for"
+    return (
+        f"{memory}: {found['tokens']:,} tokens ({found['low']:,} to {found['high']:,} at the "
+        f"replay's error of {100 * ERROR:.1f} %), predicted peak {found['peak_mib']:,.0f} MiB"
+    )
+
+
 def whole(option: str, text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) == 0:
         raise UserError(f"{option}: {text!r}: expected a positive integer")
@@ -101,18 +146,21 @@ def prediction(case: dict, details: bool) -> dict:
             f"--prompt-tokens: {case['prompt_tokens']} and {case['decode']} decoded: expected at "
             f"most {shapes.positions} together, the positions of {case['model']}"
         )
-    work = workload(
-        case["prompt_tokens"],
-        case["kv_cache"],
-        generate=case["decode"],
-        runs=case["runs"],
-        prefill_chunk=case["prefill_chunk"],
-        attention=case["attention"],
-        wait=case["wait"],
-    )
+    work = workload(case["prompt_tokens"], case["kv_cache"], **workload_options(case))
     slack = None if case["slack"] == "none" else int(case["slack"])
     figures = predict(shapes, work, slack)
     return case | figures | (prefill_details(shapes, work, slack) if details else {})
+
+
+def workload_options(case: dict) -> dict:
+    """The case's other fields of Workload."""
+    return {
+        "generate": case["decode"],
+        "runs": case["runs"],
+        "prefill_chunk": case["prefill_chunk"],
+        "attention": case["attention"],
+        "wait": case["wait"],
+    }
 
 
 def figures_of(case: dict) -> dict:

@@ -7,6 +7,7 @@ from kvpeak.replay.fit import Measured, choices_table, fits_table, left_out_tabl
 from kvpeak.replay.predicted_tables import (
     holders_table,
     length_table,
+    longest_table,
     models_table,
     slack_table,
     too_large_table,
@@ -36,6 +37,7 @@ def tables(cells: list[Measured], log: Path) -> dict[str, list[dict]]:
         ),
         "holders": holders_table(shapes),
         "length": length_table(shapes),
+        "longest": longest_table(shapes),
         "slack": slack_table(shapes),
         "models": models_table(),
         "too_large": too_large_table(),

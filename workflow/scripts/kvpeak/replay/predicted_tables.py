@@ -5,6 +5,7 @@ from itertools import product
 from kvpeak.base.numbers import KIB, MIB
 from kvpeak.inputs.shapes import Shapes, find_shapes
 from kvpeak.replay.caps import COMPARED, slack_of
+from kvpeak.replay.longest import longest
 from kvpeak.replay.pools import size_class
 from kvpeak.replay.prediction import predict, prefill_details
 from kvpeak.replay.published import MODEL
@@ -66,6 +67,26 @@ def slack_table(shapes: Shapes) -> list[dict]:
             found = predict(shapes, workload(tokens, kv_cache), slack_of(cap))
             row[f"cap_{cap}"] = found["peak_mib"]
         rows.append(row)
+    return rows
+
+
+def longest_table(shapes: Shapes) -> list[dict]:
+    """The longest prompt that fits into each machine's memory, even if the process had all of it."""
+    rows = []
+    for kv_cache, (cap, slack), gib in product(KV_CACHES, COMPARED.items(), MACHINES_GIB):
+        found = longest(shapes, kv_cache, slack, gib * KIB)
+        rows.append(
+            {
+                "kv_cache": kv_cache,
+                "cap": cap,
+                "memory_gib": gib,
+                "longest_tokens": found.tokens,
+                "longest_low": found.low,
+                "longest_high": found.high,
+                "all_positions": "yes" if found.all_positions else "no",
+                "peak_mib": found.peak_mib,
+            }
+        )
     return rows
 
 

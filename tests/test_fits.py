@@ -1,0 +1,240 @@
+"""The longest prompt that fits: laws from lengths, refusals, and what the command prints."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvpeak.analysis.fits import Growth, Point, Series, growth_of, longest
+from kvpeak.analysis.longest import fits_rows, sentence
+from kvpeak.analysis.results import Results
+from kvpeak.base.axes import AXES
+from kvpeak.base.columns import FITS
+from kvpeak.base.numbers import bytes_of
+
+KVPEAK = Path(sys.executable).with_name("kvpeak")
+WEIGHTS, PROCESS = 18_000.0, 300.0
+
+
+def series(grown, lengths=(129, 257, 513, 1025), **changed) -> Series:
+    """Cells whose pool holds the weights and `grown(tokens)` MiB, in a process of 300 MiB more."""
+    points = tuple(
+        Point(n, WEIGHTS + PROCESS + grown(n), WEIGHTS + PROCESS + grown(n), WEIGHTS + grown(n), WEIGHTS)
+        for n in lengths
+    )  # fmt: skip
+    given = {
+        "names": dict.fromkeys([axis for axis in AXES if axis != "prompt"], "x"),
+        "points": points,
+        "chunk": None,
+        "generated": 128,
+        "positions": 32_768,
+        "machine_mib": 24_000.0,
+    }
+    return Series(**given | changed)
+
+
+def fitted(*arguments, **changed) -> Growth:
+    growth = growth_of(series(*arguments, **changed))
+    assert isinstance(growth, Growth), growth
+    return growth
+
+
+def test_constant_weights_do_not_compete_with_the_law():
+    """18,000 MiB of weights beside 1,335 MiB for each 16k tokens."""
+    growth = fitted(lambda n: 1335 / 16384 * n)
+    assert growth.law.terms == ("tokens",)
+    assert growth.error < 1e-6
+    assert growth.peak(16384)[0] == pytest.approx(18_000 + 300 + 1335)
+
+
+@pytest.mark.parametrize(
+    ("grown", "terms"),
+    [
+        (lambda n: 0.5 * n, {"tokens"}),
+        (lambda n: 1e-3 * n * n, {"scores"}),
+        (lambda n: 0.3 * n + 1e-4 * n * n, {"tokens", "scores"}),
+        (lambda n: 32 + 1e-4 * n * n, {"constant", "scores"}),
+        (lambda n: 32 + 0.2 * n + 1e-4 * n * n, {"constant", "tokens", "scores"}),
+    ],
+)
+def test_a_law_is_found_and_carried_on(grown, terms):
+    growth = fitted(grown)
+    used = zip(growth.law.terms, growth.law.coefficients, strict=True)
+    assert {term for term, value in used if value > 1e-9} == terms
+    for tokens in (2049, 8193):
+        low, high = growth.peak(tokens)[1:]
+        assert growth.peak(tokens)[0] == pytest.approx(WEIGHTS + PROCESS + grown(tokens), rel=1e-6)
+        assert low <= growth.peak(tokens)[0] <= high
+
+
+def test_a_prefill_in_chunks_grows_with_the_chunk_and_not_with_the_square():
+    """Up to the chunk the two cannot be told apart; beyond it the square would be far too much."""
+    growth = fitted(lambda n: 1e-3 * n * min(n, 1024), lengths=(257, 513, 1024), chunk=1024)
+    assert growth.peak(4096)[0] == pytest.approx(WEIGHTS + PROCESS + 1e-3 * 4096 * 1024)
+    whole = fitted(lambda n: 1e-3 * n * n, lengths=(257, 513, 1024))
+    assert whole.peak(4096)[0] > growth.peak(4096)[0] + 12_000
+
+
+def test_the_longest_prompt_is_the_last_whose_peak_fits():
+    growth = fitted(lambda n: 1e-3 * n * n)
+    found = longest(growth, 24_000)
+    assert growth.peak(found.tokens)[0] <= 24_000 < growth.peak(found.tokens + 1)[0]
+    assert found.low <= found.tokens <= found.high
+    assert not found.all_positions
+
+
+def test_a_prompt_is_never_longer_than_the_model_s_positions_allow():
+    found = longest(fitted(lambda n: 0.01 * n), 64_000)
+    assert (found.tokens, found.all_positions) == (32_768 - 128, True)
+    unknown = longest(fitted(lambda n: 0.01 * n, positions=None), 20_000)
+    assert unknown.tokens > 32_768
+    assert not unknown.all_positions
+
+
+def test_weights_that_do_not_fit_leave_no_prompt():
+    assert longest(fitted(lambda n: 0.01 * n), 16_384).tokens == 0
+
+
+def test_the_interval_widens_beyond_the_measured_lengths():
+    growth = fitted(lambda n: (0.3 * n + 1e-4 * n * n) * (1 + 0.02 * (-1) ** (n // 256)))
+    widths = [high - low for _, low, high in map(growth.peak, (1025, 2049, 8193))]
+    assert 0 < widths[0] < widths[1] < widths[2]
+
+
+def test_the_process_is_that_of_the_longest_length_and_loading_s_peak_is_not_the_law_s():
+    """At the short lengths the peak is that of loading, 5,000 MiB above the pool's."""
+    clean = series(lambda n: 1e-3 * n * n)
+    short = [
+        Point(p.tokens, p.peak + 5_000, p.peak_low + 5_000, p.pool, p.loaded)
+        for p in clean.points[:2]
+    ]
+    loaded = series(lambda n: 1e-3 * n * n)
+    loaded = Series(**vars(loaded) | {"points": (*short, *clean.points[2:])})
+    assert growth_of(loaded).peak(2049)[0] == pytest.approx(growth_of(clean).peak(2049)[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ({"grown": lambda n: n, "lengths": (129,)}, "measured at 1 length; needs 3"),
+        ({"grown": lambda n: n, "lengths": (129, 513)}, "measured at 2 lengths; needs 3"),
+        ({"grown": lambda n: 100.0}, "its peak does not grow with the prompt"),
+        ({"grown": lambda n: 0.0}, "its peak does not grow with the prompt"),
+        (
+            {"grown": lambda n: {129: 10.0, 257: 500.0, 513: 510.0, 1025: 9_000.0}[n]},
+            "no law: the best misses a length that is left out by",
+        ),
+        ({"grown": lambda n: n, "replayed": True}, "Candle's pool grows in steps"),
+    ],
+)
+def test_data_that_support_no_law_are_refused_in_one_line(given, reason):
+    said = growth_of(series(**given))
+    assert isinstance(said, str)
+    assert said.startswith(reason)
+    assert "\n" not in said
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("16GiB", 16 << 30), ("512 MiB", 512 << 20), ("1.5GB", 1_500_000_000), ("2MB", 2_000_000)],
+)
+def test_sizes_of_memory(text, size):
+    assert bytes_of(text) == size
+
+
+@pytest.mark.parametrize("text", ["16", "GiB", "0GiB", "-1GiB", "16gib", "1e3GiB", ""])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(ValueError, match="expected a size such as 16GiB"):
+        bytes_of(text)
+
+
+def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025)) -> Results:
+    """Results of one series, with the records that its cells have left in `folder`."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "model/config.json").write_text(json.dumps({"max_position_embeddings": 8000}))
+    summary = {}
+    for tokens in lengths:
+        names = ("mlx", "m", f"p-{tokens}", "cat", "none", "default")
+        record = {
+            "request": {
+                "model": {"folder": str(folder / "model")},
+                "options": {"prefill_chunk": "whole"},
+                "protocol": {"generate": 128},
+            },
+            "engine": {"method": "live", "device": {"accelerator": "cpu"}},
+            "machine": {"before": {"memory_mib": 24_000.0}},
+        }
+        path = folder.joinpath("cells", *names, "r1", "cell.json")
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(record))
+        summary[names] = dict(zip(AXES, names, strict=True)) | {
+            "outcome": "ok",
+            "prompt_tokens": tokens,
+            "peak_mib": 1300 + grown(tokens),
+            "peak_min_mib": 1300 + grown(tokens),
+            "peak_pool_mib": 1000 + grown(tokens),
+            "loaded_mib": 1000.0,
+        }
+    return Results(plan=dict.fromkeys(summary, ""), summary=summary, processes={})
+
+
+def test_the_table_has_a_row_for_this_machine_and_for_each_memory(tmp_path):
+    rows = fits_rows(results_of(tmp_path, lambda n: 1e-3 * n * n), tmp_path)
+    assert [row["memory_mib"] for row in rows] == [24_000, 8192, 16384, 24576, 32768, 65536]
+    assert [row["machine"] for row in rows] == ["yes", *["no"] * 5]
+    assert all(tuple(row) == FITS.names for row in rows)
+    assert rows[1]["longest_tokens"] == int(((8192 - 1300) / 1e-3) ** 0.5)
+    assert rows[5]["all_positions"] == "yes"
+    assert rows[5]["longest_tokens"] == 8000 - 128
+    assert sentence(rows) == (
+        "Predicted: 4,764 tokens (4,764 to 4,764) fit into this machine's 23 GiB in every cell."
+    )
+
+
+def test_a_damaged_record_costs_its_cell_only(tmp_path):
+    results = results_of(tmp_path, lambda n: 1e-3 * n * n)
+    (damaged,) = tmp_path.glob("cells/*/*/p-129/*/*/*/r1/cell.json")
+    damaged.write_text('{"request": []}')
+    rows = fits_rows(results, tmp_path)
+    assert {row["lengths"] for row in rows} == {3}
+    assert rows[0]["longest_tokens"] == 4764
+
+
+def kvpeak(*arguments) -> subprocess.CompletedProcess:
+    return subprocess.run([KVPEAK, "fits", *arguments], capture_output=True, text=True, check=False)
+
+
+def published(name: str) -> Path:
+    return Path(__file__).parents[1] / "docs/findings" / name / "results"
+
+
+def test_the_command_says_why_nothing_is_predicted():
+    done = kvpeak("--results", str(published("cpu-2026-11-30")))
+    assert done.returncode == 0, done.stderr
+    assert "measured at 2 lengths; needs 3: " in done.stdout
+    assert "kvpeak predict --longest" in done.stdout
+
+
+def test_the_command_writes_the_described_columns(tmp_path):
+    out = tmp_path / "fits.csv"
+    done = kvpeak("--results", str(published("cpu-2026-11-30")), "--out", str(out))
+    assert (done.returncode, done.stdout) == (0, "")
+    with out.open(newline="") as file:
+        assert tuple(csv.DictReader(file).fieldnames) == FITS.names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "said"),
+    [
+        (["--memory", "16"], 2, "argument --memory: '16': expected a size such as 16GiB"),
+        (["--results", "/no/such"], 1, "/no/such/plan.csv: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, code, said):
+    done = kvpeak(*arguments)
+    assert done.returncode == code
+    assert done.stderr.startswith(f"kvpeak fits: {said}")
+    assert done.stderr.count("\n") == 1

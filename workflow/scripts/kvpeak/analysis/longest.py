@@ -1,0 +1,94 @@
+"""The table of the longest prompts that fit: a row for each series and memory, and one sentence."""
+
+from pathlib import Path
+
+from kvpeak.analysis.fits import TERMS, Growth, Series, growth_of, longest
+from kvpeak.analysis.results import Results
+from kvpeak.analysis.series import read_series
+from kvpeak.base.columns import FITS
+from kvpeak.base.numbers import GIB, MIB
+
+MEMORIES_MIB = tuple(gib * GIB // MIB for gib in (8, 16, 24, 32, 64))
+
+
+def fits_rows(
+    results: Results, folder: Path, memories_mib: tuple[float, ...] = MEMORIES_MIB
+) -> list[dict]:
+    """Rows of FITS (base/columns.py): each series with the memory of its machine and `memories_mib`.
+
+    A series whose data support no law has one row with the reason.
+    """
+    rows = []
+    for series in read_series(results, folder):
+        growth = growth_of(series)
+        if isinstance(growth, str):
+            rows.append(_row(series, reason=growth))
+            continue
+        own = [series.machine_mib] if series.machine_mib else []
+        for memory in [*own, *memories_mib]:
+            rows.append(_predicted(growth, memory, own=memory in own))
+    return rows
+
+
+def _predicted(growth: Growth, memory_mib: float, own: bool) -> dict:
+    found = longest(growth, memory_mib)
+    series = growth.series
+    return _row(
+        series,
+        memory_mib=memory_mib,
+        machine="yes" if own else "no",
+        longest_tokens=found.tokens,
+        longest_low=found.low,
+        longest_high=found.high,
+        all_positions="yes" if found.all_positions else "no",
+        positions=series.positions,
+        times_measured=found.tokens / series.points[-1].tokens,
+        peak_mib=growth.peak(found.tokens)[0] if found.tokens else None,
+        law=" + ".join(
+            f"{value:.3g} × {TERMS[term]}"
+            for term, value in zip(growth.law.terms, growth.law.coefficients, strict=True)
+            if value
+        ),
+        weights_mib=growth.weights,
+        process_mib=growth.process[0],
+        left_out_error_pct=100 * growth.error,
+    )
+
+
+def _row(series: Series, **known) -> dict:
+    lengths = [point.tokens for point in series.points]
+    row = {
+        **series.names,
+        "lengths": len(lengths),
+        "longest_measured": lengths[-1],
+    }
+    return dict.fromkeys(FITS.names) | row | known
+
+
+def sentence(rows: list[dict]) -> str | None:
+    """What the rows of the measuring machine say in one sentence; None if no series has a law."""
+    own = [row for row in rows if row["machine"] == "yes"]
+    if not own:
+        return None
+    most = max(own, key=lambda row: row["longest_tokens"])
+    least = min(own, key=lambda row: row["longest_tokens"])
+    memory = f"{own[0]['memory_mib'] * MIB / GIB:,.0f} GiB"
+    if most["longest_tokens"] == least["longest_tokens"]:
+        return f"Predicted: {_spelled(most)} fit into this machine's {memory} in every cell."
+    return (
+        f"Predicted for this machine's {memory}: {_spelled(most)} fit with {_named(most)}, and "
+        f"{_spelled(least)} with {_named(least)}."
+    )
+
+
+def _named(row: dict) -> str:
+    return (
+        f"{row['model']}, {row['kv_cache']}, cap {row['cap']} ({row['commit']}, {row['variant']})"
+    )
+
+
+def _spelled(row: dict) -> str:
+    """E.g. `12,300 tokens (11,000 to 13,900)`, or that the model takes no more."""
+    if row["all_positions"] == "yes":
+        return f"all {row['longest_tokens']:,} tokens that the model has positions for"
+    return f"{row['longest_tokens']:,} tokens ({row['longest_low']:,} to {row['longest_high']:,})"

@@ -1,4 +1,4 @@
-"""Replay traces under every buffer pool: who peaks where, what would fit, what to set.
+"""Replay a memory trace under every buffer pool; say what to set.
 
 A trace is what a program asked of its allocator: a snapshot of PyTorch's memory
 (torch.cuda.memory._dump_snapshot), a recording of kvpeak's, or CSV (docs/trace-format.md). No GPU
@@ -6,7 +6,7 @@ and no PyTorch are needed. docs/pools.md explains the policies and the columns.
 
   kvpeak pools snapshot.pickle --search
   kvpeak pools snapshot.pickle --memory 24GiB
-  kvpeak pools run.kvtrace --policy mlx,cap:32MiB --policy candle,cap:4x --out pools
+  kvpeak pools run.kvtrace --policy mlx,cap:32MiB --policy candle --out pools
 """
 
 import argparse

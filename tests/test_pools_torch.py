@@ -5,6 +5,7 @@ import lzma
 from pathlib import Path
 
 import pytest
+from torch_pools_table import compared
 
 from kvpeak.pools import snapshot
 from kvpeak.pools.replay import Setting, replay
@@ -57,3 +58,18 @@ def test_the_limit_of_a_run_short_of_memory_is_narrowed_down():
     trace = trace_of("retry-1")
     real = int(0.009 * counted("retry-1")["total_memory"])
     assert trace.memory <= real < trace.below
+
+
+def test_forty_runs_on_an_h200_are_predicted_to_the_byte_from_eight_snapshots():
+    runs = list(compared(DATA / "h200"))
+    assert len(runs) == 40
+    assert {row["workload"]: [] for row, _ in runs}.keys() >= {"two_streams", "out_of_memory"}
+    wrong = [
+        (row["workload"], row["setting"], row["reserved_peak"], outcome.reserved_peak)
+        for row, outcome in runs
+        if row["reserved_peak"] != outcome.reserved_peak
+        or row["num_alloc_retries"] != outcome.retries
+        or bool(row["error"]) == outcome.fits
+        or abs(outcome.active_peak / row["active_peak"] - 1) > 0.002
+    ]
+    assert wrong == []

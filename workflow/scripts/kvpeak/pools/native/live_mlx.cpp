@@ -1,0 +1,236 @@
+// A policy between MLX and its allocator. MLX has one allocator object of an abstract class; its
+// table of functions is replaced by that of a class here, which serves requests from the policy and
+// asks the original, by its own functions, for what the policy does not have. Built against the
+// headers of the MLX wheel that it is loaded into, with the C++ ABI of Itanium (clang, g++): the
+// functions of the table are malloc, free, size, make_buffer, release, in that order.
+//
+// MLX's own limit has to be 0 meanwhile (mx.set_cache_limit), so that there is one pool, not two.
+#include <sys/mman.h>
+
+#include <chrono>
+#include <cstring>
+#include <mutex>
+#include <unordered_map>
+
+#include "mlx/allocator.h"
+#include "policy.h"
+#include "policies.inc"
+
+namespace kvpeak {
+namespace {
+
+using mlx::core::allocator::Allocator;
+using mlx::core::allocator::Buffer;
+
+// The functions of the original, which is the object that `self` points to.
+struct Original {
+  Allocator* self = nullptr;
+  void** table = nullptr;
+  Buffer malloc(Size bytes) const {
+    return reinterpret_cast<Buffer (*)(Allocator*, std::size_t)>(table[0])(self, bytes);
+  }
+  void free(Buffer buffer) const { reinterpret_cast<void (*)(Allocator*, Buffer)>(table[1])(self, buffer); }
+  Size size(Buffer buffer) const {
+    return reinterpret_cast<std::size_t (*)(const Allocator*, Buffer)>(table[2])(self, buffer);
+  }
+  Buffer make_buffer(void* ptr, Size bytes) const {
+    return reinterpret_cast<Buffer (*)(Allocator*, void*, std::size_t)>(table[3])(self, ptr, bytes);
+  }
+  void release(Buffer buffer) const {
+    reinterpret_cast<void (*)(Allocator*, Buffer)>(table[4])(self, buffer);
+  }
+};
+
+// Memory of the original's buffers. An address is that of the data where the policy hands out parts
+// (on a CPU data lie `shift` bytes behind what a Buffer points to), else what the Buffer points to.
+class Buffers : public Source {
+ public:
+  Original original;
+  Size shift = 0;
+  Size reserve(Size bytes) override {
+    void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
+    if (at == MAP_FAILED) throw std::runtime_error("no addresses for an expandable segment");
+    return reinterpret_cast<Size>(at);
+  }
+  void forget(Size address, Size bytes) override { munmap(reinterpret_cast<void*>(address), bytes); }
+
+ protected:
+  Size get(Size bytes) override {
+    void* buffer = original.malloc(bytes).ptr();
+    return buffer ? reinterpret_cast<Size>(buffer) + shift : 0;
+  }
+  void put(Size address, Size) override { original.free(Buffer{reinterpret_cast<void*>(address - shift)}); }
+  bool back(Size address, Size bytes) override {
+    return !mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+  }
+  void unback(Size address, Size bytes) override {
+    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
+         MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);
+  }
+};
+
+// An event of the recording; ids are numbers of births.
+struct Event {
+  std::int64_t time;
+  std::uint64_t bytes;
+  std::uint32_t id;
+  std::uint16_t phase;
+  std::uint8_t op;
+};
+enum : std::uint8_t { ALLOC = 0, FREE = 1 };
+
+struct Held {
+  Block* block;  // null: the original's own
+  Size requested;
+  std::uint32_t id;
+};
+
+struct State {
+  std::recursive_mutex mutex;  // the original asks for sizes while it frees
+  Buffers source;
+  std::unique_ptr<Policy> policy;  // null: everything passes through, to be recorded
+  std::unordered_map<const void*, Held> held;
+  std::vector<Event> events;
+  std::uint32_t births = 0;
+  std::uint16_t phase = 0;
+  bool recording = false;
+  Size unknown = 0;  // frees of what was there before
+};
+State* state = nullptr;  // never deleted: arrays outlive everything at exit
+
+// MLX decides by a buffer's size whether an operation may write over its input. Its own pool hands
+// out at most two pages more than was asked for; it is told no more than that, so that its requests
+// are the same under every policy.
+constexpr Size MOST_SLACK = 2 * 4 * KIB - 1;
+
+class Between final : public Allocator {
+ public:
+  Buffer malloc(std::size_t bytes) override {
+    std::unique_lock lock(state->mutex);
+    if (!bytes) return lock.unlock(), state->source.original.malloc(0);
+    void* pointer;
+    Held held{nullptr, bytes, 0};
+    if (state->policy) {
+      held.block = state->policy->request(bytes, 0);
+      if (!held.block) return Buffer{nullptr};
+      pointer = reinterpret_cast<void*>(held.block->address - state->source.shift);
+    } else {
+      pointer = state->source.original.malloc(bytes).ptr();
+      if (!pointer) return Buffer{nullptr};
+    }
+    if (state->recording) held.id = state->births++, note(ALLOC, held.id, bytes);
+    state->held.emplace(pointer, held);
+    return Buffer{pointer};
+  }
+  void free(Buffer buffer) override {
+    std::unique_lock lock(state->mutex);
+    auto found = state->held.find(buffer.ptr());
+    if (found == state->held.end()) {
+      return lock.unlock(), state->source.original.free(buffer);
+    }
+    const Held held = found->second;
+    state->held.erase(found);
+    if (state->recording) note(FREE, held.id, 0);
+    if (held.block) state->policy->give_back(held.block);
+    else state->source.original.free(buffer);
+  }
+  std::size_t size(Buffer buffer) const override {
+    std::unique_lock lock(state->mutex);
+    auto found = state->held.find(buffer.ptr());
+    if (found == state->held.end() || !found->second.block)
+      return lock.unlock(), state->source.original.size(buffer);
+    return std::min(found->second.block->size, found->second.requested + MOST_SLACK);
+  }
+  Buffer make_buffer(void* pointer, std::size_t bytes) override {
+    return state->source.original.make_buffer(pointer, bytes);
+  }
+  void release(Buffer buffer) override { state->source.original.release(buffer); }
+
+ private:
+  static void note(std::uint8_t op, std::uint32_t id, Size bytes) {
+    using namespace std::chrono;
+    const auto now = steady_clock::now().time_since_epoch();
+    state->events.push_back({duration_cast<microseconds>(now).count(), bytes, id, state->phase, op});
+  }
+};
+
+int failed(const char* what, char* message, std::uint64_t room) {
+  return std::strncpy(message, what, room - 1), message[room - 1] = 0, 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+struct kvpeak_counters {
+  std::uint64_t active, active_peak, reserved, reserved_peak, hits, made, returned, events;
+};
+
+// Put the policy (an empty name: none, only the recording) in. `whole`: buffers cannot be parted.
+int kvpeak_mlx_install(const char* name, const char* setting, int record, int whole, char* message,
+                       std::uint64_t room) try {
+  if (state) return failed("a pool is installed already", message, room);
+  auto made = std::make_unique<State>();
+  Allocator& object = mlx::core::allocator::allocator();
+  made->source.original.self = &object;
+  std::memcpy(&made->source.original.table, static_cast<void*>(&object), sizeof(void*));
+  if (*name) made->policy = make_policy(name, setting, made->source);
+  if (made->policy && made->policy->splits()) {
+    if (whole) return failed("it hands out parts of buffers, which Metal's cannot be", message, room);
+    Buffer probe = made->source.original.malloc(64);
+    made->source.shift = Size(static_cast<char*>(probe.raw_ptr()) - static_cast<char*>(probe.ptr()));
+    made->source.original.free(probe);
+  }
+  made->recording = record;
+  made->held.reserve(1 << 16);
+  state = made.release();
+  static Between between;
+  std::memcpy(static_cast<void*>(&object), static_cast<void*>(&between), sizeof(void*));
+  return 0;
+} catch (const std::exception& error) {
+  return failed(error.what(), message, room);
+}
+
+void kvpeak_mlx_counters(kvpeak_counters* counters) {
+  std::lock_guard lock(state->mutex);
+  if (const Policy* p = state->policy.get())
+    *counters = {p->active, p->active_peak, p->source.reserved, p->source.reserved_peak, p->hits,
+                 p->source.made, p->source.returned, state->events.size()};
+  else *counters = {0, 0, 0, 0, 0, 0, 0, state->events.size()};
+}
+
+// The peaks begin anew at what is there now.
+void kvpeak_mlx_reset_peaks() {
+  std::lock_guard lock(state->mutex);
+  if (!state->policy) return;
+  state->policy->active_peak = state->policy->active;
+  state->policy->requested_peak = state->policy->requested;
+  state->source.reserved_peak = state->source.reserved;
+}
+
+void kvpeak_mlx_trim() {
+  std::lock_guard lock(state->mutex);
+  if (state->policy) state->policy->trim();
+}
+
+void kvpeak_mlx_phase(std::uint16_t phase) {
+  std::lock_guard lock(state->mutex);
+  state->phase = phase;
+}
+
+// Copy up to `count` events from `first` into columns; returns how many.
+std::uint64_t kvpeak_mlx_events(std::uint64_t first, std::uint64_t count, std::int64_t* time,
+                                std::uint8_t* op, std::uint32_t* id, std::uint64_t* bytes,
+                                std::uint16_t* phase) {
+  std::lock_guard lock(state->mutex);
+  const std::uint64_t last = std::min<std::uint64_t>(first + count, state->events.size());
+  for (std::uint64_t i = first; i < last; ++i) {
+    const Event& e = state->events[i];
+    time[i - first] = e.time, op[i - first] = e.op, id[i - first] = e.id;
+    bytes[i - first] = e.bytes, phase[i - first] = e.phase;
+  }
+  return last > first ? last - first : 0;
+}
+
+}  // extern "C"
+}  // namespace kvpeak

@@ -2,6 +2,7 @@
 
 import mlx.core as mx
 
+from kvpeak.live import releases
 from kvpeak.system.host import wheel_tags
 
 BACKENDS = ("mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-cpu", "mlx")
@@ -16,7 +17,7 @@ def accelerator() -> str:
 
 def describe() -> dict:
     """The accelerator, and what MLX says of it: name, architecture, on a GPU its memory sizes in bytes."""
-    return {"accelerator": accelerator(), **mx.device_info()}
+    return {"accelerator": accelerator(), **releases.device_info()}
 
 
 def wheel() -> str | None:
@@ -30,4 +31,4 @@ def keep_resident() -> None:
     Without it macOS may page a model's weights out between two steps. Nothing to do elsewhere.
     """
     if accelerator() == "metal":
-        mx.set_wired_limit(mx.device_info()["max_recommended_working_set_size"])
+        mx.set_wired_limit(releases.device_info()["max_recommended_working_set_size"])

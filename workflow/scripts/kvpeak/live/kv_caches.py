@@ -55,7 +55,7 @@ class PreallocatedCache(_mlx_lm.KVCache):
         start, self.offset = self.offset, self.offset + keys.shape[2]
         self.keys[..., start : self.offset, :] = keys
         self.values[..., start : self.offset, :] = values
-        return self.keys_and_values()
+        return self.keys[..., : self.offset, :], self.values[..., : self.offset, :]
 
 
 def make_caches(name: str, model, length: int) -> list:

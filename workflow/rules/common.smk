@@ -109,7 +109,11 @@ def needs_of(wildcards):
         needs.append(f"prompts/{cell.model}/{cell.prompt}.json")
     if engine == "command":
         return [*needs, f"results/engines/{cell.commit}/engine.json"]
-    return [*needs, f"results/envs/{cell.commit}/environment.json"]
+    needs.append(f"results/envs/{cell.commit}/environment.json")
+    options = MATRIX.variants[cell.variant]
+    if engine == "mlx" and (options.get("pool") or options.get("record")):
+        needs.append(f"results/pools/{cell.commit}.json")
+    return needs
 
 
 def priority_of(wildcards):

@@ -37,6 +37,24 @@ rule engine:
         " 2>&1 | tee {log:q} >&2"
 
 
+rule pool:
+    input:
+        "results/envs/{commit}/environment.json",
+    output:
+        "results/pools/{commit}.json",
+    log:
+        "results/logs/pools/{commit}.log",
+    threads: workflow.cores
+    params:
+        python=python_of,
+    message:
+        "Building the library of buffer pools for {wildcards.commit}"
+    shell:
+        "{params.python} workflow/scripts/build_pool.py"
+        " --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
+
+
 rule calibration:
     input:
         "results/envs/{commit}/environment.json",

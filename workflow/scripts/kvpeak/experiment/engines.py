@@ -27,7 +27,7 @@ ENGINES = {
     "mlx": Engine(
         caps=r"default|none|\d+(KiB|MiB|GiB)",
         cap_hint="default, none or bytes such as 64MiB",
-        options=("attention", "prefill_chunk", "loop"),
+        options=("attention", "prefill_chunk", "loop", "pool", "record"),
         commit_keys=("packages",),
     ),
     "mistralrs": Engine(
@@ -43,6 +43,7 @@ ENGINES = {
         options=("attention", "prefill_chunk", "buffers"),
     ),
 }
+POOL_CAPS = r"default|none|\d+x"  # of MLX with the pool candle in place of its own
 PROTOCOL_OPTIONS = ("repeat_penalty",)  # of a variant, instead of the protocol's
 STOCK_CHUNK = 2048  # tokens in a pass of mlx-lm's own prefill, where the variant does not say
 COMMAND = "command"  # any external program, which says itself what it has
@@ -66,8 +67,11 @@ def commit_keys(engine: str) -> tuple[str, ...]:
 def not_applicable(name: str, cell: Cell, options: dict) -> str:
     """Why the engine `name` has not what the cell asks for, or ''. options: of the cell's variant."""
     engine = ENGINES[name]
-    if not re.fullmatch(engine.caps, cell.cap):
-        return f"not applicable: engine {name} has no cap {cell.cap} (it takes {engine.cap_hint})"
+    pool = options.get("pool", "").partition(",")[0]
+    caps = POOL_CAPS if name == "mlx" and pool == "candle" else engine.caps
+    if not re.fullmatch(caps, cell.cap):
+        hint = "default, none or a reuse ratio such as 4x" if caps == POOL_CAPS else engine.cap_hint
+        return f"not applicable: engine {name} has no cap {cell.cap} (it takes {hint})"
     if not has_kv_cache(name, cell.kv_cache):
         return f"not applicable: engine {name} has no KV cache {cell.kv_cache}"
     for option, value in options.items():

@@ -41,18 +41,68 @@ def limit_pool(limit: int | None) -> int | None:
     return mx.set_cache_limit(own if limit is None else limit)
 
 
+class Engine:
+    """MLX's own counters."""
+
+    def reset_peaks(self) -> None:
+        mx.reset_peak_memory()
+
+    def active(self) -> int:
+        """Bytes in buffers that arrays hold."""
+        return mx.get_active_memory()
+
+    def reserved(self) -> int:
+        """Those, and the bytes kept for reuse."""
+        return mx.get_active_memory() + mx.get_cache_memory()
+
+    def active_peak(self) -> int:
+        return mx.get_peak_memory()
+
+
+class Replaced:
+    """The counters of a pool that is in MLX's place (pool.Pool)."""
+
+    def __init__(self, pool):
+        self._pool = pool
+
+    def reset_peaks(self) -> None:
+        self._pool.reset_peaks()
+
+    def active(self) -> int:
+        return self._pool.counters().active
+
+    def reserved(self) -> int:
+        """The most since the last reset, which the pool counts at every request."""
+        return self._pool.counters().reserved_peak
+
+    def active_peak(self) -> int:
+        return self._pool.counters().active_peak
+
+
+counting: Engine | Replaced = Engine()
+
+
+def count_by(pool) -> None:
+    """From now on the figures are those of a pool that replaces MLX's own."""
+    global counting
+    counting = Replaced(pool)
+
+
 class Peaks:
     """The most live bytes, and the most live and kept bytes together, since this was made."""
 
     def __init__(self):
-        mx.reset_peak_memory()
+        counting.reset_peaks()
         self._pool = 0
 
     def sample(self) -> None:
         """Look at the pool now. It grows until its limit: a look after each step is enough."""
-        self._pool = max(self._pool, mx.get_active_memory() + mx.get_cache_memory())
+        self._pool = max(self._pool, counting.reserved())
 
     def mib(self) -> dict[str, float]:
-        """`peak_active_mib`, which the allocator counts, and `peak_pool_mib`, which is sampled."""
-        active = mx.get_peak_memory()
+        """`peak_active_mib`, which the allocator counts, and `peak_pool_mib`.
+
+        The latter is sampled, but where a pool of ours counts it.
+        """
+        active = counting.active_peak()
         return {"peak_active_mib": active / MIB, "peak_pool_mib": max(active, self._pool) / MIB}

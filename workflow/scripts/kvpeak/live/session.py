@@ -15,6 +15,7 @@ from kvpeak.base.numbers import MIB
 from kvpeak.live import allocator, attention, device, generation, loading
 from kvpeak.live.generation import Generation, Sampling, Watch
 from kvpeak.live.kv_caches import make_caches
+from kvpeak.live.pool import Pool
 from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.system.host import installed_version
 
@@ -30,8 +31,8 @@ def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
 
     Raises Unsupported, UserError, and what MLX raises when it cannot allocate.
     """
-    start(request["cap"], blas, emit)
-    cell = Cell(request)
+    pool = start(request["cap"], blas, emit, request["options"])
+    cell = Cell(request, pool)
     emit("loaded", **cell.loaded)
     peaks = [cell.load_peaks]
     protocol = request["protocol"]
@@ -41,13 +42,20 @@ def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
         result, run_peaks = cell.generate(partial(emit, "prefilled", run=number))
         peaks.append(run_peaks)
         emit("run", **run, prompt_tokens=cell.prompt.size, **measured(result), **run_peaks)
+    if pool and request["options"].get("record"):
+        pool.save(Path(request["folder"]), entry_name(request))
     return {key: max(each[key] for each in peaks) for key in peaks[0]}
 
 
-def start(cap: str, blas: str | None, emit: Emit) -> None:
-    """Limit the pool and emit `started`. Raises Unsupported for a cap that MLX does not have here."""
-    limit = allocator.cap_bytes(cap)
-    honoured = allocator.limit_pool(limit)
+def start(cap: str, blas: str | None, emit: Emit, options: dict | None = None) -> Pool | None:
+    """Limit the pool or replace it, and emit `started`; the pool if there is one of ours.
+
+    Raises Unsupported for a cap that MLX, or the pool in its place, does not have here.
+    """
+    options = options or {}
+    pool = replace_pool(options, cap)
+    replaced = bool(options.get("pool"))
+    honoured = None if replaced else allocator.limit_pool(allocator.cap_bytes(cap))
     device.keep_resident()
     emit(
         "started",
@@ -56,19 +64,31 @@ def start(cap: str, blas: str | None, emit: Emit) -> None:
         wheel=device.wheel(),
         cap_bytes=honoured,
         blas=blas if device.accelerator() == "cpu" else None,
+        **({"pool": pool.described()} if pool else {}),
     )
-    if honoured is None and cap not in ("none", "default"):
+    if honoured is None and not replaced and cap not in ("none", "default"):
         raise Unsupported(f"cap {cap}: this MLX keeps no pool here: set_cache_limit is a no-op")
+    return pool
+
+
+def replace_pool(options: dict, cap: str) -> Pool | None:
+    """The pool that the variant asks for, installed; one that only records; or None."""
+    if not (options.get("pool") or options.get("record")):
+        return None
+    pool = Pool(options.get("pool", ""), cap, record=options.get("record", False))
+    if pool.replaces:
+        allocator.count_by(pool)
+    return pool
 
 
 class Cell:
     """The request's model, loaded, and what is asked of it."""
 
-    def __init__(self, request: dict):
+    def __init__(self, request: dict, pool: Pool | None):
         """Load, and find out whether the model takes the cache. Raises UserError and Unsupported."""
         protocol, options, entry = request["protocol"], request["options"], request["model"]
         self.prompt = read_prompt(Path(request["prompt"]["path"]))
-        self._kv_cache = request["kv_cache"]
+        self._kv_cache, self._pool = request["kv_cache"], pool
         self._chunk = None if options["prefill_chunk"] == "whole" else options["prefill_chunk"]
         self._loop, loop_mib = find_loop(options.get("loop", "own"))
         peaks = allocator.Peaks()
@@ -92,7 +112,7 @@ class Cell:
         dtype, own_attention = self._check_cache()
         self.loaded = {
             "load_s": load_s,
-            "loaded_mib": mx.get_active_memory() / MIB,
+            "loaded_mib": allocator.counting.active() / MIB,
             "weights_mapped": loading.WEIGHTS_MAPPED,
             "dtype": dtype,
             "attention": "own" if own_attention else options["attention"],
@@ -103,11 +123,22 @@ class Cell:
     def generate(self, on_first_token: Callable[[], None]) -> tuple[Generation, dict[str, float]]:
         """One run with fresh caches: what it generated, and its peaks in MiB."""
         peaks = allocator.Peaks()
-        watch = Watch(peaks, on_first_token)
+
+        def prefilled() -> None:
+            self._phase("decode")
+            on_first_token()
+
+        self._phase("prefill")
+        watch = Watch(peaks, prefilled)
         result = self._loop(
             self._model, self._caches(), self.prompt, self._sampling, watch, self._chunk
         )
+        self._phase("between")
         return result, peaks.mib()
+
+    def _phase(self, name: str) -> None:
+        if self._pool:
+            self._pool.phase(name)
 
     def _caches(self) -> list:
         length = self.prompt.size + self._sampling.generate
@@ -137,6 +168,11 @@ class Cell:
     def _trace(self, caches: list) -> mx.array:
         self._model(mx.zeros((1, 2), mx.uint32), cache=caches)
         return self._model(mx.zeros((1, 1), mx.uint32), cache=caches)
+
+
+def entry_name(request: dict) -> str:
+    """What a recording is of: the cell's place on the axes."""
+    return " ".join(f"{value}" for value in request.get("cell", {}).values())
 
 
 def find_loop(name: str) -> tuple[Callable[..., Generation], float]:

@@ -19,7 +19,7 @@ from kvpeak.base.errors import UserError
 NATIVE = Path(__file__).parent / "native"
 SOURCES = ("parameters.cpp", "replay.cpp")
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared")
-_SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
+SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
 
 def policies() -> list[Path]:
@@ -54,17 +54,20 @@ def write_index(folder: Path) -> None:
 
 
 def compile_library(target: Path, sources=SOURCES, flags=()) -> None:
-    """Build the shared library `target`. Raises UserError with what the compiler said."""
+    """Build the shared library `target`; `flags` come after the sources, as libraries must.
+
+    Raises UserError with what the compiler said.
+    """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder:
         write_index(Path(folder))
         built = Path(folder) / target.name
         command = [compiler(), *FLAGS, f"-I{folder}", f"-I{NATIVE}"]
-        command += [str(NATIVE / source) for source in sources] + [*flags, "-o", str(built)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        command += [*(str(NATIVE / source) for source in sources), *flags, "-o", str(built)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise UserError(
-                f"{target.name}: {command[0]} could not build it:\n{done.stderr[-4000:]}"
+                f"{target.name}: {command[0]} could not build it: {done.stderr[-4000:]}"
             )
         built.replace(target)
 
@@ -81,7 +84,7 @@ def cache_folder() -> Path:
 
 def library_name() -> str:
     """The library's file, named after its sources."""
-    return f"libkvpeak_pools-{source_hash()}{_SUFFIX}"
+    return f"libkvpeak_pools-{source_hash()}{SUFFIX}"
 
 
 def library_path() -> Path:

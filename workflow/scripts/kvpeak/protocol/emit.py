@@ -18,6 +18,7 @@ Emit = Callable[..., None]
 def run_engine(program: str, description: str, answer: Callable[[dict, Emit], None]) -> int:
     """An engine's main: read the request that the command line names, and let `answer` emit the events.
 
+    The request gets the key `folder`: where its file lies, and where an engine may leave more.
     Returns the exit code. What `answer` raises as a UserError, and a request that cannot be read, is one line.
     """
     parser = argparse.ArgumentParser(description=description)
@@ -25,7 +26,8 @@ def run_engine(program: str, description: str, answer: Callable[[dict, Emit], No
     path = parser.parse_args().request
     emit = take_stdout()
     try:
-        answer(json.loads(path.read_text(encoding="utf-8")), emit)
+        asked = json.loads(path.read_text(encoding="utf-8"))
+        answer(asked | {"folder": str(path.parent)}, emit)
     except (OSError, json.JSONDecodeError) as error:
         print(f"{program}: {path}: {error}", file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@
 //
 // MLX's own limit has to be 0 meanwhile (mx.set_cache_limit), so that there is one pool, not two.
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstring>
@@ -47,6 +48,11 @@ class Buffers : public Source {
  public:
   Original original;
   Size shift = 0;
+  // As PyTorch has it: an eighth more than the machine's memory.
+  Size room() const override {
+    const Size memory = Size(sysconf(_SC_PHYS_PAGES)) * Size(sysconf(_SC_PAGESIZE));
+    return round_up(memory + memory / 8, 20 * MIB);
+  }
   Size reserve(Size bytes) override {
     void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw std::runtime_error("no addresses for an expandable segment");

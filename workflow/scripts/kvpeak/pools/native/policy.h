@@ -62,6 +62,7 @@ class Source {
   void give(Size address, Size bytes) { put(address, bytes), uncount(bytes); }
 
   // Addresses without memory, and memory behind a part of them (expandable segments).
+  virtual Size room() const { return 52429 * 20 * MIB; }  // of one segment: 1 TiB, in whole pages
   virtual Size reserve(Size bytes) = 0;
   virtual void forget(Size address, Size bytes) = 0;
   bool map(Size address, Size bytes) {

@@ -134,8 +134,6 @@ class Segments : public Policy {
   }
 
  private:
-  static constexpr Size ROOM = 52429 * 20 * MIB;  // addresses of a segment: 1 TiB, in whole pages
-
   static Size origin(const Block* block) {
     while (block->before) block = block->before;
     return block->address;
@@ -148,7 +146,8 @@ class Segments : public Policy {
       for (Block* b = block; bytes < size && is_free(b); b = b->after) bytes += b->size;
       if (bytes >= size) return block;
     }
-    Block* block = make(pool, source.reserve(ROOM), ROOM, stream);
+    const Size room = source.room();
+    Block* block = make(pool, source.reserve(room), room, stream);
     block->expandable = true, block->mapped = false;
     return pool.unmapped.insert(block), block;
   }

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvpeak.analysis.results import read_results
 from kvpeak.experiment.matrix import load_matrix
+from kvpeak.report.context import releases_of
 from kvpeak.report.drawing import draw, write_figures
 from kvpeak.report.sources import replayed
 
@@ -29,6 +30,6 @@ def run(given) -> None:
     matrix = load_matrix(given.matrix)
     results = read_results(given.plan, given.summary, given.runs)
     replay = given.replay if replayed(matrix) else None
-    figures = draw(results, matrix.compare, given.cells, replay)
+    figures = draw(results, matrix.compare, given.cells, replay, releases_of(matrix))
     write_figures(figures, given.out)
     print(f"{given.out}: {', '.join(figure.name for figure in figures) or 'no figure, no data'}")

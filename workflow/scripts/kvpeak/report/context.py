@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 
 from kvpeak.analysis.comparisons import compare
+from kvpeak.analysis.history import histories
 from kvpeak.analysis.lead import Lead, leading
 from kvpeak.analysis.results import Results, read_results, read_table, rows
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
@@ -20,6 +21,7 @@ from kvpeak.report import sections, sources, tables
 from kvpeak.report.answers import answers_section
 from kvpeak.report.claims import claims_section
 from kvpeak.report.growth import growth_section
+from kvpeak.report.history import history_section
 from kvpeak.report.limits import limits_section
 
 NO_COMPARISON = Lead(
@@ -55,6 +57,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "comparisons": [sections.comparison_section(comparison) for comparison in comparisons],
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
+        "history": history_section(histories(results, releases_of(matrix))),
         "growth": growth_section(results),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": claims_section(checks),
@@ -67,6 +70,11 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "figures": read_figures(figures),
         "replay": read_replay(folder) if sources.replayed(matrix) else None,
     }
+
+
+def releases_of(matrix: Matrix) -> dict[str, str]:
+    """commit → engine, in the matrix's order."""
+    return {name: entry["engine"] for name, entry in matrix.commits.items()}
 
 
 def measured(summary: list[dict]) -> dict:

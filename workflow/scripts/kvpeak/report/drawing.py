@@ -6,20 +6,26 @@ from dataclasses import asdict
 from pathlib import Path
 
 from kvpeak.analysis.comparisons import compare
+from kvpeak.analysis.history import histories
 from kvpeak.analysis.lead import lead, leading
 from kvpeak.analysis.results import Results
 from kvpeak.base.files import write_together
 from kvpeak.report.figures import peak_by_counter, peak_by_length, speed_ratios, where_bytes_are
+from kvpeak.report.history import history_figure
 from kvpeak.report.replay_figures import captured_bytes
 from kvpeak.report.style import Figure
 from kvpeak.report.timelines import memory_over_time, timelines
 
 
 def draw(
-    results: Results, comparisons: list[dict], cells: Path, replay: Path | None = None
+    results: Results,
+    comparisons: list[dict],
+    cells: Path,
+    replay: Path | None = None,
+    releases: dict[str, str] | None = None,
 ) -> list[Figure]:
     """Every figure that the results have data for. Memory over time is that of the pair that leads
-    the finding.
+    the finding. releases: commit → engine, for the history.
     """
     compared = [compare(results, **entry) for entry in comparisons]
     first = leading(compared)
@@ -32,6 +38,7 @@ def draw(
                 figures.append(memory_over_time(timelines(comparison, pair, cells)))
             figures.append(peak_by_counter(comparison, pair))
         figures.append(speed_ratios(comparison))
+    figures.append(history_figure(histories(results, releases or {})))
     if replay:
         figures.append(captured_bytes(read_holders(replay)))
     return [figure for figure in figures if figure]

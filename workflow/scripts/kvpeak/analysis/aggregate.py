@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from kvpeak.analysis.processes import UNREADABLE, WORK, read_process
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, Table
+from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.text import csv_safe
@@ -17,7 +17,17 @@ from kvpeak.base.untrusted import read_csv
 RANGED = ("footprint", "device")  # counters whose smallest and largest process are in the summary
 TEXTS = (
     *("detail", "method", "weights", "machine", "accelerator", "gpu"),
-    *("versions", "loop", "attention", "cap_bytes", "blas", "harness", "dirty", "peak_source"),
+    *(
+        "versions",
+        "loop",
+        "attention",
+        "cap_bytes",
+        "blas",
+        "energy_source",
+        "harness",
+        "dirty",
+        "peak_source",
+    ),
 )
 
 
@@ -62,7 +72,9 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
 
 def _unreadable(why: str) -> dict:
     """A process of which nothing is known but that its files are there."""
-    empty = dict.fromkeys((*PEAKS, *SPEEDS, *WORK, *TEXTS, "prompt_tokens", "generated_tokens"))
+    empty = dict.fromkeys(
+        (*PEAKS, *SPEEDS, *ENERGY, "idle_w", *WORK, *TEXTS, "prompt_tokens", "generated_tokens")
+    )
     counts = {"runs": 0, "outputs": 0, "hashes": [], "flags": []}
     return empty | counts | {"outcome": UNREADABLE, "detail": why, "method": "live"}
 
@@ -89,7 +101,7 @@ def summarise(processes: list[dict]) -> dict:
             for counter in RANGED
             for end, of in (("min", min), ("max", max))
         },
-        **{name: _mean(values_of(processes, name)) for name in SPEEDS},
+        **{name: _mean(values_of(processes, name)) for name in (*SPEEDS, *ENERGY, "idle_w")},
         "tokens_sha256": first(hashes) if len(hashes) < 2 else "differs",
         "outputs": len(hashes),
         **{name: joined(values_of(processes, name)) for name in TEXTS},

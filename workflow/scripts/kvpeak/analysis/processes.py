@@ -12,7 +12,7 @@ from statistics import fmean
 
 from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
-from kvpeak.base.columns import PEAKS, RUNS, SPEEDS
+from kvpeak.base.columns import ENERGY, PEAKS, RUNS, SPEEDS
 from kvpeak.base.errors import UserError
 from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.text import plain
@@ -20,7 +20,8 @@ from kvpeak.base.untrusted import read_csv, read_object
 
 UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
 WORK = ("kv_bytes_per_token", "prefill_flops", "decode_bytes")
-_NEEDED = tuple(name for name in RUNS.names if name not in ("temperature_c", "thermal_pressure"))
+_OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
+_NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
 
 class Record:
@@ -89,6 +90,8 @@ def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
         "generated_tokens": next((run["generated_tokens"] for run in recorded), None),
         **{name: record.number("memory", name) for name in PEAKS},
         **{name: _mean_of(recorded, name, folder) for name in SPEEDS},
+        **{name: _joules_of(recorded, *columns) for name, columns in ENERGY.items()},
+        "idle_w": record.number("energy", "idle_w"),
         "hashes": sorted(hashes),
         "outputs": len(hashes),
         "flags": record.texts("flags"),
@@ -115,6 +118,7 @@ def said(record: Record) -> dict:
         "attention": record.text("engine", "attention"),
         "cap_bytes": record.text("engine", "cap_bytes") or "",
         "blas": record.text("engine", "blas"),
+        "energy_source": record.text("energy", "source"),
         "harness": harness,
         "dirty": "yes" if record.at("harness", "dirty") else "no",
     }
@@ -127,6 +131,20 @@ def _mean_of(runs: Iterable[dict], column: str, folder: Path) -> float | None:
     except ValueError as error:
         raise UserError(f"{folder / 'runs.csv'}: {column}: {error}") from None
     return fmean(values) if values else None
+
+
+def _joules_of(runs: Iterable[dict], joules: str, tokens: str) -> float | None:
+    """Joules a token of the runs that have both; of decode after its first token."""
+    try:
+        pairs = [
+            (float(run[joules]), int(run[tokens]) - (joules == "decode_j"))
+            for run in runs
+            if run.get(joules) and run[tokens]
+        ]
+    except ValueError:
+        return None
+    counted = sum(count for _, count in pairs)
+    return sum(each for each, _ in pairs) / counted if counted > 0 else None
 
 
 def optional_work(record: Record) -> dict:

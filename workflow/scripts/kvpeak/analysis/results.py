@@ -23,6 +23,7 @@ _TEXT = (
         "attention",
         "cap_bytes",
         "blas",
+        "energy_source",
         "harness",
         "dirty",
         "flags",

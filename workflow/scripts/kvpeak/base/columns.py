@@ -38,6 +38,18 @@ SPEEDS = {
     "decode_tok_s": ("decode", "tok/s"),
 }
 
+# Columns of PROCESSES and SUMMARY that hold energy: the phase's joules and tokens in RUNS.
+ENERGY = {
+    "prefill_j_per_token": ("prefill_j", "prompt_tokens"),
+    "decode_j_per_token": ("decode_j", "generated_tokens"),
+}
+_ENERGY_COLUMNS = (
+    ("prefill_j_per_token", "J", "joules of the recorded prefills / their prompt tokens"),
+    ("decode_j_per_token", "J", "joules of the recorded decodes / their tokens after the first"),
+    ("idle_w", "W", "the power of the idle machine, which is taken off; mean of before and after"),
+    ("energy_source", "", "which counter told the energy; empty: there is none without root"),
+)
+
 # Columns of PROCESSES and SUMMARY that hold memory, in MiB.
 PEAKS = (
     "peak_footprint_mib",
@@ -45,6 +57,7 @@ PEAKS = (
     "peak_active_mib",
     "peak_rss_mib",
     "peak_device_mib",
+    "peak_reserved_mib",
     "loaded_mib",
 )
 
@@ -91,6 +104,12 @@ RUNS = Table(
         ("ttft_ms", "ms", "start of the forward pass to the first token id on the host"),
         ("decode_s", "s", "first token id on the host to the last one"),
         ("decode_tok_s", "tok/s", "(generated tokens − 1) / decode_s"),
+        (
+            "prefill_j",
+            "J",
+            "the energy of the prefill, that of the idle machine taken off; empty without a counter, and where the phase has fewer than ten of its steps",
+        ),
+        ("decode_j", "J", "the same of decode"),
         ("tokens_sha256", "", "SHA-256 of the generated ids; equal hashes are equal answers"),
         ("peak_active_mib", "MiB", "the allocator's most live bytes in this run"),
         ("peak_pool_mib", "MiB", "its most live plus cached (free, kept) bytes in this run"),
@@ -137,6 +156,11 @@ PROCESSES = Table(
         ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
         ("peak_rss_mib", "MiB", "the largest resident set"),
         ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound"),
+        (
+            "peak_reserved_mib",
+            "MiB",
+            "CUDA: the most that the driver's asynchronous pool reserved; a part of the device's",
+        ),
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
         (
             "peak_source",
@@ -146,6 +170,7 @@ PROCESSES = Table(
         ("prefill_tok_s", "tok/s", "mean over its recorded runs"),
         ("ttft_ms", "ms", "the same of the time to first token"),
         ("decode_tok_s", "tok/s", "the same of decode"),
+        *_ENERGY_COLUMNS,
         (
             "tokens_sha256",
             "",
@@ -189,10 +214,16 @@ SUMMARY = Table(
         ),
         ("peak_device_min_mib", "MiB", "the smallest of all processes"),
         ("peak_device_max_mib", "MiB", "the largest of all processes"),
+        (
+            "peak_reserved_mib",
+            "MiB",
+            "CUDA: the most that the driver's asynchronous pool reserved; a part of the device's",
+        ),
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
         ("prefill_tok_s", "tok/s", "mean over processes of the mean over their recorded runs"),
         ("ttft_ms", "ms", "the same of the time to first token"),
         ("decode_tok_s", "tok/s", "the same of decode"),
+        *_ENERGY_COLUMNS,
         ("tokens_sha256", "", "of the generated ids, `differs` if not all runs gave the same"),
         (
             "outputs",

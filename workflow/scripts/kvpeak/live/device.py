@@ -3,6 +3,7 @@
 import mlx.core as mx
 
 from kvpeak.live import releases
+from kvpeak.live.cuda_pool import pool_peaks
 from kvpeak.system.host import wheel_tags
 
 BACKENDS = ("mlx-metal", "mlx-cuda-12", "mlx-cuda-13", "mlx-cpu", "mlx")
@@ -23,6 +24,11 @@ def describe() -> dict:
 def wheel() -> str | None:
     """The tag of the wheel that MLX's kernels come in, such as py3-none-macosx_15_0_arm64."""
     return wheel_tags(*BACKENDS)
+
+
+def reserve() -> dict[str, float]:
+    """Under CUDA what the driver's own pool kept at most; {} elsewhere."""
+    return pool_peaks() if accelerator() == "cuda" else {}
 
 
 def keep_resident() -> None:

@@ -11,6 +11,7 @@ from kvpeak.runner import build_record
 from kvpeak.runner.attempt import Attempt
 from kvpeak.runner.child import Child
 from kvpeak.runner.cpu_time import count_cpu_s
+from kvpeak.runner.energy import machine_energy, process_energy
 from kvpeak.runner.outcome import Ended
 from kvpeak.runner.table_output import Table
 from kvpeak.runner.watch import Guard, Watch
@@ -25,13 +26,18 @@ def run_engine(attempt: Attempt, available_mib: float) -> Ended:
     available_mib: of the machine before the start, of which the guard takes its share. Raises UserError
     if the program cannot be started or the attempt is stopped, OSError if the folder cannot be written.
     """
+    energy = machine_energy(attempt.gpu)
     guard = Guard.at_start(attempt.limits.guard_fraction, available_mib, machine.total_mib())
     watched = Watched(_answers(attempt))
     cpu_s = count_cpu_s(attempt.request)
     kills, wall, clock = machine.oom_kills(), attempt.wall(), attempt.clock()
     with attempt.answers.open("wb", buffering=0) as raw, _child(attempt) as child:
         memory = memory_of(child.pid)
-        Watch(attempt, child, memory, guard, watched, raw).run()
+        energy = energy or process_energy(child.pid)
+        Watch(attempt, child, memory, guard, watched, raw, energy).run()
+    elapsed_s, wall_s, cpu_s = attempt.clock() - clock, attempt.wall() - wall, cpu_s()
+    if energy:
+        energy.end()
     return Ended(
         watched=watched,
         pid=child.pid,
@@ -39,9 +45,10 @@ def run_engine(attempt: Attempt, available_mib: float) -> Ended:
         killed_for_memory=child.code == -signal.SIGKILL
         and (child.killed_for_memory or machine.oom_kills() > kills),
         peaks=memory.exited(child.usage, watched.conversation.first("done").get("peak_rss_mib")),
-        elapsed_s=attempt.clock() - clock,
-        wall_s=attempt.wall() - wall,
-        cpu_s=cpu_s(),
+        elapsed_s=elapsed_s,
+        wall_s=wall_s,
+        cpu_s=cpu_s,
+        energy=energy and energy.record(watched),
     )
 
 

@@ -19,7 +19,7 @@ class Ended:
 
     code: its exit code, negative: the signal that killed it. elapsed_s: by the monotonic clock; wall_s:
     by the wall clock; cpu_s: of the engine and the runner, and of everything else of the same Snakemake
-    where that measures cells side by side.
+    where that measures cells side by side. energy: the part of that name of cell.json.
     """
 
     watched: Watched
@@ -30,6 +30,7 @@ class Ended:
     elapsed_s: float
     wall_s: float
     cpu_s: float
+    energy: dict | None = None
 
 
 def conclude(ended: Ended, messages: Path) -> tuple[str, str | None]:

@@ -16,6 +16,7 @@ from kvpeak.runner.timeline import Timeline
 from kvpeak.system import machine
 from kvpeak.system.process_memory import Peaks
 
+JOULES = ("prefill_j", "decode_j")
 UNKNOWN = (None, None)  # of a GPU: its peak and where that was read
 
 
@@ -58,6 +59,7 @@ def record_of(
         "elapsed_s": round(ended.elapsed_s, 3),
         "engine": _merged(conversation.first("started"), conversation.first("loaded")),
         "memory": memory_numbers(conversation, ended.peaks, gpu.peak() if gpu else UNKNOWN),
+        "energy": ended.energy,
         "phases": ended.watched.phases,
         "machine": {"before": before.machine, "after": after},
         "flags": machine.flags(before.machine, after, ended, slowed),
@@ -80,6 +82,7 @@ def record_of_skipped(request: dict, why: str) -> dict:
         "elapsed_s": 0.0,
         "engine": {},
         "memory": memory_numbers(Conversation(0, 1), Peaks(None, None, None), UNKNOWN),
+        "energy": None,
         "phases": [],
         "machine": {"before": before.machine, "after": before.machine},
         "flags": [],
@@ -108,6 +111,7 @@ def memory_numbers(
         "peak_rss_mib": largest("peak_rss_mib", peaks.rss_mib),
         "peak_device_mib": device[0],
         "peak_device_source": device[1],
+        "peak_reserved_mib": largest("peak_reserved_mib"),
         "loaded_mib": conversation.first("loaded").get("loaded_mib"),
     }
 
@@ -125,14 +129,15 @@ def runs_csv(record: dict, runs: list[dict], order: int | None) -> str:
     out = io.StringIO()
     writer = csv.DictWriter(out, RUNS.names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
-    for run in runs:
+    joules = (record["energy"] or {"runs": [dict.fromkeys(JOULES)] * len(runs)})["runs"]
+    for run, energy in zip(runs, joules, strict=True):
         ttft = run["ttft_s"]
         figures = {
             "prefill_tok_s": prefill_tok_s(run),
             "ttft_ms": None if ttft is None else 1000 * ttft,
             "decode_tok_s": decode_tok_s(run),
         }
-        row = run | figures | same
+        row = run | figures | energy | same
         writer.writerow({column: _csv_value(row[column]) for column in RUNS.names})
     return out.getvalue()
 

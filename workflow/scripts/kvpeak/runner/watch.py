@@ -13,6 +13,7 @@ from typing import BinaryIO
 from kvpeak.protocol.events import BadAnswer
 from kvpeak.runner.attempt import Attempt
 from kvpeak.runner.child import Child
+from kvpeak.runner.energy import Energy
 from kvpeak.runner.watched import Watched
 from kvpeak.system.mac import CRITICAL, pressure_level
 from kvpeak.system.machine import available_mib
@@ -71,10 +72,12 @@ class Watch:
         guard: Guard,
         watched: Watched,
         raw: BinaryIO,
+        energy: Energy | None = None,
     ):
         """`raw` takes everything that the engine writes."""
         self._attempt, self._child, self._memory = attempt, child, memory
         self._guard, self._watched, self._raw = guard, watched, raw
+        self._energy = energy
         self._gpu, self._limits = attempt.gpu, attempt.limits
         self._start = attempt.clock()
         self._next_sample = self._next_slow = 0.0
@@ -118,12 +121,18 @@ class Watch:
     def _note_phase(self) -> None:
         now, phases = self._now(), self._watched.phases
         self._end_phase(now)
-        phases.append({"phase": self._watched.conversation.phase, "start_s": round(now, 4)})
+        began = {"phase": self._watched.conversation.phase, "start_s": round(now, 4)}
+        phases.append(began | self._joules("start_j"))
         self._attempt.progress.phase(self._watched)
 
     def _end_phase(self, now: float) -> None:
         if self._watched.phases:
-            self._watched.phases[-1]["end_s"] = round(now, 4)
+            self._watched.phases[-1] |= {"end_s": round(now, 4)} | self._joules("end_j")
+
+    def _joules(self, key: str) -> dict[str, float]:
+        """What the counter of energy says now; {} without one."""
+        joules = self._energy.meter.joules() if self._energy else None
+        return {} if joules is None else {key: joules}
 
     def _sample_when_due(self) -> None:
         if self._now() >= self._next_sample:
@@ -144,6 +153,7 @@ class Watch:
 
     def _sample_slowly(self) -> None:
         self._stop_if("guard", self._guard.objects_to_machine(available_mib(), pressure_level()))
+        self._joules("now")  # a counter that begins again at 0 is read often enough
         if self._gpu:
             self._gpu.sample_clocks()
 

@@ -12,7 +12,8 @@ class Watched:
     """What was seen of one process.
 
     stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
-    peak_mib: the largest sampled footprint.
+    peak_mib: the largest sampled footprint. phases: phase, start_s and end_s; with a counter of energy
+    start_j and end_j.
     """
 
     conversation: Conversation | Table

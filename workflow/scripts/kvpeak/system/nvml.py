@@ -92,6 +92,11 @@ class Gpu:
             ],
         }
 
+    def joules(self) -> float | None:
+        """What the GPU has taken since its driver was loaded; None where it does not count."""
+        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption", self._handle)
+        return None if millijoules is None else millijoules / 1000
+
     def _used_mib(self) -> float:
         memory = self._ask("nvmlDeviceGetMemoryInfo", self._handle)
         return memory.used / MIB if memory else 0.0

@@ -127,7 +127,7 @@ def test_where_bytes_are_adds_up_to_the_peak(cap):
     for text in ("weights", "free, kept in the pool", "cat, no cap", "1,000", "440"):
         assert text in shown
     # live + cached 900 of which live 300, the process 1,000
-    assert figures._parts(cap.pairs[0].before) == [20, 280, 600, 100]
+    assert cap.pairs[0].before["parts"] == [20, 280, 600, 100]
     assert "cat, no cap: 600 of 1,000 MiB" in figure.alt
 
 

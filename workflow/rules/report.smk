@@ -33,19 +33,23 @@ rule render:
         summary="results/summary.csv",
         checks="results/checks.csv",
         figures="report/figures",
-        templates=expand("report/templates/{name}.md.j2", name=["finding", "missing", "replay"]),
+        processes="results/processes.csv",
+        templates=expand(
+            "report/templates/{name}.md.j2", name=["finding", "details", "missing", "replay"]
+        ),
         replay=REPLAY,
         calibrations=calibrations_here(),
     output:
-        report("report/finding.md", category="Finding", caption="../report/finding.rst"),
+        details="report/details.md",
+        finding=report("report/finding.md", category="Finding", caption="../report/finding.rst"),
     log:
         "results/logs/render.log",
     message:
-        "Rendering {output}"
+        "Rendering {output.finding}"
     shell:
         "python workflow/scripts/render.py"
         " --matrix {input.matrix:q}"
-        " --out {output:q}"
+        " --out {output.finding:q}"
         " 2>&1 | tee {log:q} >&2"
 
 

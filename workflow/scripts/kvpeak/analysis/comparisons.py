@@ -34,9 +34,9 @@ class Change:
 
     @property
     def spelled(self) -> str:
-        """E.g. `88 → 91`, with the digits that the intervals support."""
-        sides = zip((self.before, self.after), self.half_widths, strict=True)
-        return " → ".join(rounded(value, half) for value, half in sides)
+        """E.g. `88 → 91`, with the digits that the wider of the two intervals supports."""
+        half = None if None in self.half_widths else max(self.half_widths)
+        return f"{rounded(self.before, half)} → {rounded(self.after, half)}"
 
 
 @dataclass(frozen=True)

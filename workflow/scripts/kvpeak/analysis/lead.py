@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kvpeak.analysis.comparisons import Change, Comparison, Pair, peak_range
+from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.setting import laboratory
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.columns import SPEEDS
@@ -35,6 +36,7 @@ class Lead:
     title: str
     sentence: str
     pair: Pair | None
+    speeds: str = ""  # what happened to the pair's speeds
 
 
 def lead(comparison: Comparison) -> Lead:
@@ -54,16 +56,17 @@ def lead(comparison: Comparison) -> Lead:
     preface = _preface(pair)
     title = (
         f"{'In a laboratory setting: ' if preface else ''}{_lower(subject) if preface else subject} "
-        f"the peak of {_what(pair)} {change} from {before:,.0f} to {after:,.0f} MiB"
+        f"the {'sampled ' * _sampled(pair)}peak of {_what(pair)} {change} from {before:,.0f} to {after:,.0f} MiB"
     )
     factor = max(before, after) / min(before, after)
     sentence = (
         f"{preface}{_lower(subject) if preface else subject}, {_where(pair)} peaks at "
         f"{_spell_peak(pair.after)} instead of {_spell_peak(pair.before)} "
-        f"({factor:.2f}× {'less' if after < before else 'more'}{_processes(pair)})"
-        f"{_method(pair)}; {spell_speeds(pair)}."
+        f"({factor:.2f}× {'less' if after < before else 'more'}{_processes(pair)}){_method(pair)}."
     )
-    return Lead(title, sentence, pair)
+    if _sampled(pair):
+        sentence += " These peaks were sampled: each is a lower bound."
+    return Lead(title, sentence, pair, f"{spell_speeds(pair)}.")
 
 
 def leading(comparisons: list[Comparison]) -> Lead | None:
@@ -84,6 +87,10 @@ def shared_laboratory(pair: Pair) -> dict[str, str]:
 
 def _order(pair: Pair) -> tuple:
     return pair.live, not shared_laboratory(pair), abs(pair.peak_change_mib)
+
+
+def _sampled(pair: Pair) -> bool:
+    return is_lower_bound(pair.before) or is_lower_bound(pair.after)
 
 
 def _preface(pair: Pair) -> str:
@@ -183,19 +190,16 @@ def spell_name(axis: str, name: str) -> str:
 
 def spell_speeds(pair: Pair) -> str:
     """What happened to the speeds of prefill and decode, in words and plain numbers."""
-    spoken = [
-        spell_change(column, pair.speeds[column])
-        for column in ("prefill_tok_s", "decode_tok_s")
-        if column in pair.speeds
-    ]
-    if not spoken:
-        return "speed was not measured"
-    changes = [pair.speeds[column] for column in ("prefill_tok_s", "decode_tok_s")]
-    if all(each and each.verdict == Verdict.NOT_TESTABLE for each in changes):
-        needs = max((each.needs for each in changes if each.needs), default=None)
-        more = f"; {needs} a side at least" if needs else ""
-        return f"too few processes to compare this pair's speeds{more}"
-    return ", ".join(spoken)
+    columns = [column for column in ("prefill_tok_s", "decode_tok_s") if column in pair.speeds]
+    if not columns:
+        return "Speed was not measured"
+    changes = [pair.speeds[column] for column in columns]
+    if all(change.verdict == Verdict.NOT_TESTABLE for change in changes):
+        needs = max((change.needs for change in changes if change.needs), default=None)
+        more = f": it takes {needs} a side at least" if needs else ""
+        return f"There are too few processes to compare this pair's speeds{more}"
+    spoken = ", ".join(map(spell_change, columns, changes))
+    return spoken[0].upper() + spoken[1:]
 
 
 def spell_change(column: str, change: Change) -> str:

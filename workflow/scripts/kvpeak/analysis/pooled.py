@@ -40,6 +40,7 @@ class Effect:
     below: int  # pairs whose ratio is below 1
     above: int
     pairs: int
+    live: bool  # measured, not replayed
     p: float | None  # of no effect, Holm-corrected over the family; None without an interval
     verdict: Verdict
 
@@ -91,6 +92,7 @@ def pooled(comparison: Comparison, quantity: str) -> Effect | None:
         below=sum(ratio < 1 for ratio in ratios),
         above=sum(ratio > 1 for ratio in ratios),
         pairs=len(ratios),
+        live=bool(live),
         p=p,
         verdict=Verdict.NOT_TESTABLE,
     )

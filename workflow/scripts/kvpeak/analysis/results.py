@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from kvpeak.analysis.headline import counter_of
+from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import PROCESSES, SPEEDS, SUMMARY
@@ -43,7 +44,7 @@ class Results:
 
     # → why the cell does not run here, '' if it does
     plan: dict[CellName, str]
-    # → its row of summary.csv plus what headline() adds; None where a value is missing
+    # → its row of summary.csv plus what headline() and parts_of() add; None where missing
     summary: dict[CellName, dict]
     # column of SPEEDS → cell → mean of each process
     processes: dict[str, dict[CellName, np.ndarray]]
@@ -85,16 +86,20 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
     planned, measured, run_table = (read_table(path) for path in (plan, summary, runs))
     each = Path(summary).with_name("processes.csv")
     processes = read_table(each) if each.exists() else pd.DataFrame(columns=PROCESSES.names)
+    by_cell = _by_cell(rows(processes))
     return Results(
         plan={
             _cell(row): row["reason"] or ""
             for row in rows(planned)
             if not (row["reason"] or "").startswith("not applicable")
         },
-        summary={_cell(row): row | headline(row) for row in map(with_every_column, rows(measured))},
+        summary={
+            _cell(row): row | headline(row) | {"parts": parts_of(row, by_cell.get(_cell(row), []))}
+            for row in map(with_every_column, rows(measured))
+        },
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),
-        each=_by_cell(rows(processes)),
+        each=by_cell,
     )
 
 

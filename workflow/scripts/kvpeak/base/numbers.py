@@ -31,13 +31,13 @@ def percent(value: float | None, digits: int = 1, sign: bool = True) -> str:
 def rounded(value: float, half_width: float | None = None) -> str:
     """A figure with the digits that its 95 % interval, value ± half_width, supports.
 
-    The last digit shown is of the half width's first: 112.37 ± 8.1 is 112, 308,228.8 ± 21,000 is
-    310,000. Without an interval there are two digits.
+    The last digit shown is at the place of the half width's first: 112.37 ± 8.1 is 112, and
+    308,228.8 ± 21,000 is 310,000. There are two digits at least, and two without an interval.
     """
     if not value or not math.isfinite(value):
         return f"{value:,.0f}"
     exponent = math.floor(math.log10(abs(value))) - 1
     if half_width and math.isfinite(half_width):
-        exponent = min(math.floor(math.log10(half_width)), exponent + 1)
+        exponent = min(math.floor(math.log10(half_width)), exponent)
     shown = round(value, -exponent)
     return signed(shown, f",.{max(0, -exponent)}f")

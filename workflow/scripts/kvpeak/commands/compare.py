@@ -60,7 +60,7 @@ def read(folder: Path):
 def as_markdown(comparison: Comparison) -> str:
     """Title, the sentence that the data support, the table, and what else differs between the two folders."""
     found, section = lead(comparison), sections.comparison_section(comparison)
-    parts = [f"# {escape(found.title)}", escape(found.sentence)]
+    parts = [f"# {escape(found.title)}", escape(f"{found.sentence} {found.speeds}".strip())]
     parts += [section["table"]] * bool(section["table"])
     if section["left_out"]:
         parts.append(

@@ -1,5 +1,5 @@
-"""Render report/finding.md from the tables and the cells' records. Nothing in the document is
-written by hand.
+"""Render report/finding.md, and report/details.md with all that it rests on, from the tables and
+the cells' records. Nothing in them is written by hand.
 """
 
 from pathlib import Path
@@ -21,4 +21,6 @@ def arguments(parser) -> None:
 def run(given) -> None:
     matrix = load_matrix(given.matrix)
     found = context(matrix, given.results, given.out.parent / "figures")
-    write_together(given.out.parent, {given.out.name: rendered("finding.md.j2", found)})
+    texts = {"details.md": rendered("details.md.j2", found)}
+    texts[given.out.name] = rendered("finding.md.j2", found)
+    write_together(given.out.parent, texts)

@@ -1,16 +1,19 @@
-"""The claims of a finding: those that were judged with their figures, the others with a reason."""
+"""The claims of a finding: a line each, and all their figures; the others by a reason."""
 
 from collections import Counter
 
 from kvpeak.analysis.verdicts import Verdict
-from kvpeak.report.markdown import Markdown
+from kvpeak.base.fields import split_texts
+from kvpeak.report.markdown import Markdown, escape
 
 SHOWN_OF_CLAIM = 12  # figures of one claim
 SIGNS = {
     Verdict.FAILS: "✗ **fails**",
+    Verdict.NOT_REPEATED: "∿ does not repeat",
     Verdict.NOT_TESTABLE: "? not testable",
     Verdict.HOLDS: "✓ holds",
 }
+ORDER = list(SIGNS)
 
 
 def claims_section(checks: list[dict]) -> dict:
@@ -19,17 +22,15 @@ def claims_section(checks: list[dict]) -> dict:
     """
     judged, unmeasured = {}, {}
     for row in checks:
-        if row["verdict"] == Verdict.NOT_MEASURED:
-            unmeasured.setdefault(row["detail"], []).append(row)
-        else:
+        if row["verdict"] in SIGNS:
             judged.setdefault(row["claim"], []).append(row)
-    order = [Verdict.FAILS, Verdict.NOT_TESTABLE, Verdict.HOLDS]
-    claims = sorted(judged.values(), key=lambda rows: min(order.index(r["verdict"]) for r in rows))
+        else:
+            unmeasured.setdefault(row["detail"], []).append(row)
+    claims = sorted(judged.values(), key=lambda rows: ORDER.index(worst(rows)))
     return {
         "counts": claim_counts(judged, checks),
-        "judged": [
-            _judged_claim(number, rows, order) for number, rows in enumerate(claims, start=1)
-        ],
+        "lines": [claim_line(rows) for rows in claims],
+        "judged": [_judged_claim(number, rows) for number, rows in enumerate(claims, start=1)],
         "not_measured": [
             {
                 "reason": reason,
@@ -40,31 +41,42 @@ def claims_section(checks: list[dict]) -> dict:
     }
 
 
+def worst(rows: list[dict]) -> Verdict:
+    """The verdict of a claim: the first of ORDER that one of its rows has."""
+    return next(verdict for verdict in ORDER if any(row["verdict"] == verdict for row in rows))
+
+
 def claim_counts(judged: dict[str, list[dict]], checks: list[dict]) -> dict[str, int]:
     """How many claims have each verdict; a claim has the worst of its verdicts here."""
-    counts = Counter(
-        next(
-            v
-            for v in (Verdict.FAILS, Verdict.NOT_TESTABLE, Verdict.HOLDS)
-            if any(r["verdict"] == v for r in rows)
-        )
-        for rows in judged.values()
-    )
+    counts = Counter(map(worst, judged.values()))
     every = {row["claim"] for row in checks}
-    return {v: counts[v] for v in (Verdict.FAILS, Verdict.NOT_TESTABLE, Verdict.HOLDS)} | {
+    return {verdict: counts[verdict] for verdict in ORDER} | {
         Verdict.NOT_MEASURED: len(every) - len(judged)
     }
 
 
-def _judged_claim(number: int, rows: list[dict], order: list[str]) -> dict:
-    rows = sorted(rows, key=lambda row: order.index(row["verdict"]))
+def claim_line(rows: list[dict]) -> Markdown:
+    """One claim in a line: its verdict, its sentence, and of how many combinations of cells."""
+    verdict = worst(rows)
+    groups = sum(int(row["groups"]) for row in rows)
+    found = sum(int(row["groups"]) for row in rows if row["verdict"] == verdict)
+    count = f" ({found} of {groups})" if groups > 1 else ""
+    return Markdown(f"{SIGNS[verdict]}{count}: {escape(rows[0]['claim'])}")
+
+
+def _judged_claim(number: int, rows: list[dict]) -> dict:
+    rows = sorted(rows, key=lambda row: ORDER.index(Verdict(row["verdict"])))
     return {
         "number": number,
         "text": rows[0]["claim"],
         "source": rows[0]["source"],
         "left_out": len(rows[SHOWN_OF_CLAIM:]),
         "rows": [
-            row | {"sign": Markdown(SIGNS[row["verdict"]]), "cells": row["cells"] or "all"}
+            row
+            | {
+                "sign": Markdown(SIGNS[Verdict(row["verdict"])]),
+                "cells": "; ".join(split_texts(row["cells"])) or "all",
+            }
             for row in rows[:SHOWN_OF_CLAIM]
         ],
     }

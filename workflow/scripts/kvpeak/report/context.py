@@ -2,6 +2,7 @@
 
 import csv
 import json
+import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -10,19 +11,25 @@ import pandas as pd
 from kvpeak.analysis.comparisons import compare
 from kvpeak.analysis.history import histories
 from kvpeak.analysis.lead import Lead, leading
+from kvpeak.analysis.pooled import effects as pooled_effects
 from kvpeak.analysis.results import Results, read_results, read_table, rows
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
 from kvpeak.base.axes import AXES
 from kvpeak.base.fields import split_texts
 from kvpeak.base.kv_caches import kv_cache
+from kvpeak.base.numbers import MIB
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import missing_cells
-from kvpeak.report import sections, sources, tables
+from kvpeak.report import sources, tables
 from kvpeak.report.answers import answers_section
 from kvpeak.report.claims import claims_section
+from kvpeak.report.deciders import growth_lines, small_lines, unstable_lines, variance_lines
+from kvpeak.report.doubts import cell_path, doubts, mostly_flagged
 from kvpeak.report.growth import growth_section
 from kvpeak.report.history import history_section
 from kvpeak.report.limits import limits_section
+from kvpeak.report.opening import opening, where_table
+from kvpeak.report.sections import comparison_section
 
 NO_COMPARISON = Lead(
     "What these cells take",
@@ -33,28 +40,21 @@ NO_COMPARISON = Lead(
 DEFAULT_MATRIX = "config/matrix.yaml"
 
 
-def cell_path(row: dict) -> str:
-    """A cell's path below results/cells/."""
-    return "/".join(row[axis] for axis in AXES)
-
-
 def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
-    """Everything the template may use, from the tables of `folder` (results/)."""
+    """Everything the templates may use, from the tables of `folder` (results/)."""
     results = read_results(folder / "plan.csv", folder / "summary.csv", folder / "runs.csv")
     plan = rows(read_table(folder / "plan.csv"))
     checks = rows(read_table(folder / "checks.csv"))
     summary = list(results.summary.values())
     records = sources.read_records(plan)
-    comparisons = [compare(results, **entry) for entry in matrix.compare]
-    comparisons = [comparison for comparison in comparisons if comparison.pairs]
-    lead = leading(comparisons) or NO_COMPARISON
+    compared = [compare(results, **entry) for entry in matrix.compare]
+    compared = [comparison for comparison in compared if comparison.pairs]
     calibrations = sources.calibrations(folder)
-    return {
-        "lead": lead,
+    found = {
         "matrix": matrix,
         "protocol": matrix.protocol,
         "expected": Path(matrix.file).with_name("expected.yaml"),
-        "comparisons": [sections.comparison_section(comparison) for comparison in comparisons],
+        **answers(results, compared, summary, folder / "cells"),
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
@@ -62,13 +62,54 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": claims_section(checks),
         **measured(summary),
-        **doubts(matrix, results, plan),
+        **doubtful(matrix, results, plan),
         "period": period(read_table(folder / "runs.csv")),
         **origin(folder, records),
         "commands": commands(matrix.file, records),
-        "example": example(lead, matrix, summary),
-        "figures": read_figures(figures),
+        "example": example(leading(compared), summary),
+        "figures": (drawn := read_figures(figures)),
+        "shown_figures": shown_figures(drawn, leading(compared), compared),
+        "own_limits": own_limits(summary),
         "replay": read_replay(folder) if sources.replayed(matrix) else None,
+    }
+    return found | {"doubts": doubts(found)}
+
+
+def shown_figures(drawn: list[dict], lead: Lead | None, compared: list) -> list[str]:
+    """The one figure that finding.md shows: of the comparison that leads, where the bytes are, else
+    the peak by length, else the first.
+    """
+    slugs = [each.slug for each in compared if lead and lead.pair in each.pairs]
+    files = [figure["file"] for figure in drawn]
+    wanted = [
+        f"{kind}-{slug}.svg" for kind in ("where-bytes-are", "peak-by-length") for slug in slugs
+    ]
+    return next(([name] for name in [*wanted, *files] if name in files), [])
+
+
+def own_limits(summary: list[dict]) -> list[str]:
+    """What the engines said of their own limits, e.g. `mlx-0.32.4: 32 MiB`."""
+    said = {}
+    for row in summary:
+        if row["cap"] == "default" and (row["cap_bytes"] or "").isdecimal():
+            said[row["commit"], row["accelerator"]] = int(row["cap_bytes"]) / MIB
+    return [f"{commit}: {limit:,.0f} MiB" for (commit, _), limit in said.items()]
+
+
+def answers(results: Results, compared: list, summary: list[dict], cells: Path) -> dict:
+    """What the finding answers: the opening, and what decides the peak."""
+    effects = pooled_effects(compared)
+    lead = leading(compared) or NO_COMPARISON
+    (first,) = [c for c in compared if lead.pair in c.pairs][:1] or [None]
+    mark = not mostly_flagged(summary)
+    return {
+        "opening": opening(results, lead, effects[first.slug] if first else []),
+        "where": where_table(results, compared),
+        "comparisons": [comparison_section(each, effects[each.slug], mark) for each in compared],
+        "variance": variance_lines(results),
+        "small": small_lines(compared),
+        "unstable": unstable_lines(results),
+        "growing": growth_lines(results, cells),
     }
 
 
@@ -96,7 +137,7 @@ def measured(summary: list[dict]) -> dict:
     }
 
 
-def doubts(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
+def doubtful(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
     """What did not end well, was not measured, or is doubtful."""
     summary = list(results.summary.values())
     return {
@@ -112,7 +153,6 @@ def doubts(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
         "missing": list(missing_cells(matrix)),
         "unmeasured": unmeasured(plan, results.summary),
         "planned": len({cell_path(row) for row in plan}),
-        "fewer": [row for row in summary if row["rounds"] < matrix.protocol["processes"]],
     }
 
 
@@ -128,7 +168,7 @@ def origin(folder: Path, records: list[dict]) -> dict:
 
 def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
     """What runs this matrix again: with make, with Snakemake, and one cell of it."""
-    config = "" if str(matrix_file) == DEFAULT_MATRIX else f"matrix={matrix_file}"
+    config = "" if str(matrix_file) == DEFAULT_MATRIX else shlex.quote(f"matrix={matrix_file}")
     versions = {name for record in records for name in record["engine"].get("versions", {})}
     accel = [
         f"ACCEL={name[4:].replace('-', '')}" for name in versions if name.startswith("mlx-cuda-")
@@ -136,7 +176,7 @@ def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
     option = f" --config {config}" if config else ""
     return {
         "make": " ".join(
-            ["make finding", *accel, *([config.replace("matrix", "MATRIX", 1)] if config else [])]
+            ["make finding", *accel, *([config.replace("matrix=", "MATRIX=", 1)] if config else [])]
         ),
         "snakemake": f"snakemake --cores 1 report/finding.md{option}",
         "force": f"snakemake --cores 1{option} --force",
@@ -195,7 +235,7 @@ def period(runs: pd.DataFrame) -> dict | None:
     return {"first": starts.min()[:10], "last": starts.max()[:10]} if len(starts) else None
 
 
-def example(lead: Lead, matrix: Matrix, summary: list[dict]) -> str | None:
+def example(lead: Lead | None, summary: list[dict]) -> str | None:
     """The path of the cell that the lead is about, else of the first one; None without cells."""
-    row = lead.pair.before if lead.pair else summary[0] if summary else None
+    row = lead.pair.before if lead and lead.pair else summary[0] if summary else None
     return row and f"results/cells/{cell_path(row)}/r1/runs.csv"

@@ -1,19 +1,23 @@
 """The templates: Jinja that refuses undefined variables and escapes every value for Markdown."""
 
+import shlex
+
 import jinja2
 
 from kvpeak.analysis.comparisons import PRACTICAL
-from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
+from kvpeak.analysis.pooled import MIN_BLOCKS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import percent
 from kvpeak.report import markdown
-from kvpeak.report.context import cell_path
+from kvpeak.report.doubts import cell_path
 from kvpeak.report.markdown import Markdown, code, number
 from kvpeak.report.tables import SHOWN
 
 TEMPLATES = "report/templates"
-FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
+FOLD_FROM = 8  # rows of a table that is folded
+MOST_CLAIMS = 12  # lines in finding.md; details.md has them all
+MOST_DOUBTS = 5
 
 
 def rendered(template: str, values: dict, templates: str = TEMPLATES) -> str:
@@ -44,13 +48,18 @@ def environment(templates: str = TEMPLATES) -> jinja2.Environment:
         "picture": picture,
         "verbatim": verbatim,
         "texts": texts,
+        "shell": shell,
     }
     jinja.globals |= {
         "table": markdown.table,
         "SHOWN": SHOWN,
-        "FAR_OFF_SHOWN": FAR_OFF_SHOWN,
         "PRACTICAL": PRACTICAL,
-        "MIN_OUTLIER_GROUP": MIN_OUTLIER_GROUP,
+        "fold": markdown.fold,
+        "link": markdown.link,
+        "MIN_BLOCKS": MIN_BLOCKS,
+        "FOLD_FROM": FOLD_FROM,
+        "MOST_CLAIMS": MOST_CLAIMS,
+        "MOST_DOUBTS": MOST_DOUBTS,
     }
     return jinja
 
@@ -69,6 +78,11 @@ def picture(figure: dict) -> Markdown:
 def texts(field: str | None) -> str | None:
     """The texts of a field that holds several, to be read."""
     return "; ".join(split_texts(field)) or None
+
+
+def shell(value) -> Markdown:
+    """One word of a command line inside a block of code."""
+    return verbatim(shlex.quote(" ".join(str(value).split())))
 
 
 def verbatim(value) -> Markdown:

@@ -1,9 +1,8 @@
 """The figures of a comparison. Every function returns None where there is nothing to draw."""
 
-import itertools
 import textwrap
 
-from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak
+from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak, peak_range
 from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.statistics import Ratio, within
 from kvpeak.base.columns import SPEEDS
@@ -15,6 +14,7 @@ from kvpeak.report.pairs import (
     largest_panels,
     panel,
     replayed,
+    sampled,
     sides,
     spell_peaks,
     spell_ratios,
@@ -74,7 +74,7 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
                 text = f"{cache}, {name}".removeprefix(", ")
                 _draw_line(ax, line, side, caches.index(cache), text)
         _finish_lengths(ax, title)
-    axes[0].set_ylabel("peak memory (MiB)")
+    axes[0].set_ylabel(f"{'sampled ' if sampled(pairs) else ''}peak memory (MiB)")
     legend(figure, axes)
     return Figure(
         name=f"peak-by-length-{comparison.slug}",
@@ -82,16 +82,19 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
         title=f"Peak memory by prompt length, {before} → {after}",
         alt=f"Peak memory against prompt length, {before} → {after}. " + spoken(pairs, spell_peaks),
         caption=f"The process's peak memory; open markers and broken lines: {before}, filled "
-        f"markers and solid lines: {after}. A point is the largest peak of the cell's processes."
-        + replayed(pairs),
+        f"markers and solid lines: {after}. A point is the median of the cell's processes, a bar "
+        "their range." + sampled(pairs) + replayed(pairs),
         svg=svg(figure),
     )
 
 
 def _draw_line(ax, line: list[Pair], side: str, style: int, text: str) -> None:
     """One cache's peaks against prompt tokens, before or after."""
-    rows = filter(has_peak, (getattr(pair, side) for pair in line))
+    rows = list(filter(has_peak, (getattr(pair, side) for pair in line)))
     points = sorted((int(row["prompt_tokens"]), row["peak_mib"]) for row in rows)
+    for row in rows:
+        place = [int(row["prompt_tokens"])] * 2
+        ax.plot(place, peak_range(row), "-", color=COLOURS[style % len(COLOURS)], linewidth=1)
     ax.plot(
         *zip(*points, strict=True) if points else ((), ()),
         LINES[side],
@@ -154,7 +157,7 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
         title=f"One peak, several counters, {before} → {after}",
         alt=f"Peak memory in MiB by counter, {where}: {numbers}.",
         caption=f"The peak of {where} as each counter saw it. An allocator's live bytes leave out "
-        "the free buffers that it keeps." + replayed([pair]),
+        "the free buffers that it keeps." + sampled([pair]) + replayed([pair]),
         svg=svg(figure),
     )
 
@@ -175,7 +178,7 @@ def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
         (f"{cache_of(other)}, {name}".removeprefix(", "), parts)
         for other in largest(near)
         for name, row in ((before, other.before), (after, other.after))
-        if (parts := _parts(row))
+        if (parts := row.get("parts"))
     ]
     if not bars:
         return None
@@ -196,20 +199,9 @@ def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
         alt=f"Parts of the peak, {where}. Kept free buffers: {spoken}.",
         caption=f"The peak of each cell ({where}). Live and kept bytes need not peak at the same "
         "moment: what is live beside the weights is at most that much, what is kept at least that "
-        "much.",
+        "much." + sampled([pair]),
         svg=svg(figure),
     )
-
-
-def _parts(row: dict) -> list[float] | None:
-    """MiB of PARTS in a cell's peak; None where a counter is not known or the cell computed
-    nothing.
-    """
-    names = ("loaded_mib", "peak_active_mib", "peak_pool_mib", "peak_mib")
-    if row["method"] != "live" or not has_peak(row) or any(row[name] is None for name in names):
-        return None
-    sums = [0, *(row[name] for name in names)]
-    return [max(0, more - less) for less, more in itertools.pairwise(sums)]
 
 
 @styled

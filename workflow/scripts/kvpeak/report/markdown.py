@@ -23,8 +23,28 @@ def escape(value) -> Markdown:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return Markdown("–")
     text = " ".join(str(value).split())
-    text = re.sub(r"([\\`*_\[\]<>|~$#!&])", r"\\\1", text)
-    return Markdown(text)
+    text = re.sub(r"([\\`*_\[\]<>|~$#!&@])", r"\\\1", text)
+    # viewers make a link of a bare address
+    text = re.sub(r"\b(https?|ftp):(?=//)", r"\1\\:", text, flags=re.IGNORECASE)
+    return Markdown(re.sub(r"\b(www)\.", r"\1\\.", text, flags=re.IGNORECASE))
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading: lower case, hyphens for spaces, no punctuation."""
+    kept = re.sub(r"[^\w\- ]", "", heading.lower())
+    return kept.replace(" ", "-")
+
+
+def link(text: str, target: str) -> Markdown:
+    """A link; what follows # in `target` is the heading that it leads to."""
+    file, _, heading = target.partition("#")
+    return Markdown(f"[{escape(text)}]({file}#{anchor(heading)})")
+
+
+def fold(summary: str, text: Markdown) -> Markdown:
+    """A block that a reader opens, in the HTML that Markdown viewers know."""
+    words = " ".join(str(summary).split()).replace("&", "&amp;").replace("<", "&lt;")
+    return Markdown(f"<details>\n<summary>{words}</summary>\n\n{text}\n\n</details>")
 
 
 def code(value) -> Markdown:

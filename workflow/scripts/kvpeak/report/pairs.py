@@ -1,6 +1,7 @@
 """Pairs of cells in figures: which of many are shown, what they share, and how each is spelled."""
 
 from kvpeak.analysis.comparisons import Comparison, Pair, has_peak
+from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.lead import spell_name
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report.style import MOST_PANELS, MOST_ROWS, MOST_SPOKEN
@@ -90,6 +91,14 @@ def spell_ratios(comparison: Comparison, pair: Pair, columns) -> str:
         if column in pair.speeds
     ]
     return f"{label(comparison, pair)}: {', '.join(spoken)}"
+
+
+def sampled(pairs: list[Pair]) -> str:
+    """What a sampled peak is; '' where none was sampled."""
+    sides = [side for pair in pairs for side in (pair.before, pair.after) if side]
+    if not any(map(is_lower_bound, sides)):
+        return ""
+    return " The peaks were sampled: each is a lower bound."
 
 
 def replayed(pairs: list[Pair]) -> str:

@@ -1,13 +1,18 @@
 """One comparison as the finding shows it: its table, what was found, and what of it is doubtful."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.comparisons import Comparison, Pair, peak_range
+from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.lead import lead
+from kvpeak.analysis.pooled import PEAK, Effect
+from kvpeak.analysis.results import repeats
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report import markdown
+from kvpeak.report.deciders import comparison_line, heading
 from kvpeak.report.markdown import Markdown, code, number
 from kvpeak.report.tables import SHOWN
 
@@ -21,40 +26,66 @@ SIDES = {
 }
 
 
-def comparison_section(comparison: Comparison) -> dict:
+def comparison_section(
+    comparison: Comparison, effects: Sequence[Effect] = (), mark: bool = True
+) -> dict:
     """One comparison as the template shows it: heading, table, what was found, and what of it is
-    doubtful.
+    doubtful. Without `mark` flags are the rule on this machine and no row is marked.
     """
     both = [pair for pair in comparison.pairs if pair.before and pair.after]
     largest = sorted(both, key=lambda pair: -abs(pair.peak_change_mib or 0))[:SHOWN]
     chosen = {id(pair) for pair in largest}
     shown = [pair for pair in both if id(pair) in chosen]
+    found = lead(comparison)
+    return {
+        "heading": heading(comparison),
+        "axis": comparison.axis,
+        "before": comparison.before,
+        "after": comparison.after,
+        "slug": comparison.slug,
+        "line": comparison_line(comparison, list(effects)),
+        "effects": list(map(effect_row, effects)),
+        "found": f"{found.sentence} {found.speeds}".strip(),
+        "replayed": any(not pair.live for pair in both),
+        "table": _table(comparison, both, shown, mark),
+        "pairs": len(shown),
+        "left_out": len(both) - len(shown),
+        "one_sided": len(comparison.pairs) - len(both),
+        "flagged": mark and any(pair.flags for pair in shown),
+        "unstable": any(not repeats(side) for pair in shown for side in (pair.before, pair.after)),
+        "unflagged": without_flagged(replace(comparison, pairs=both)) if mark else "",
+        "mixed": [*mixed(both, comparison.axis), *unequal(both)],
+    }
+
+
+def effect_row(effect: Effect) -> list:
+    """A pooled effect as a row of a table."""
+    name = "peak" if effect.quantity == PEAK else SPEEDS[effect.quantity][0]
+    interval = "–" if effect.low is None else f"{effect.low:.3f} to {effect.high:.3f}"
+    p = "–" if effect.p is None else f"{effect.p:.2g}"
+    pairs = f"{effect.below} below 1, {effect.above} above, of {effect.pairs}"
+    return [name, f"{effect.ratio:.3f}", interval, pairs, p, str(effect.verdict)]
+
+
+def _table(
+    comparison: Comparison, both: list[Pair], shown: list[Pair], mark: bool
+) -> Markdown | str:
+    if not shown:
+        return ""
     axes = [
         axis
         for axis in AXES
         if axis != comparison.axis and len({pair.names[axis] for pair in both}) > 1
     ]
     replayed = any(not pair.live for pair in both)
+    sampled = any(is_lower_bound(side) for pair in both for side in (pair.before, pair.after))
     header = [axis.replace("_", " ") for axis in axes] + ["method"] * replayed
-    header += ["peak before", "after", "after / before", "pool before", "after"]
+    header += [f"peak before{', sampled (a lower bound)' * sampled}", "after", "after / before"]
+    header += ["pool before", "after"]
     speeds = [column for column in SPEEDS if any(column in pair.speeds for pair in shown)]
     header += [f"{name}, {unit}" for name, unit in map(SPEEDS.get, speeds)]
-    body = [_comparison_row(pair, axes, replayed, speeds) for pair in shown]
-    right = " " * (len(axes) + replayed) + "r" * (5 + len(speeds))
-    return {
-        "axis": comparison.axis,
-        "before": comparison.before,
-        "after": comparison.after,
-        "slug": comparison.slug,
-        "found": lead(comparison).sentence,
-        "replayed": replayed,
-        "table": markdown.table(header, body, right) if body else "",
-        "left_out": len(both) - len(shown),
-        "one_sided": len(comparison.pairs) - len(both),
-        "flagged": any(pair.flags for pair in shown),
-        "unflagged": without_flagged(replace(comparison, pairs=both)),
-        "mixed": mixed(both, comparison.axis),
-    }
+    body = [_comparison_row(pair, axes, replayed, speeds, mark) for pair in shown]
+    return markdown.table(header, body, " " * (len(axes) + replayed) + "r" * (5 + len(speeds)))
 
 
 def without_flagged(comparison: Comparison) -> str:
@@ -88,14 +119,27 @@ def mixed(pairs: list[Pair], axis: str) -> list[str]:
     return found
 
 
-def _comparison_row(pair: Pair, axes: list[str], with_method: bool, speeds: list[str]) -> list:
+def unequal(pairs: list[Pair]) -> list[str]:
+    """How many pairs compare medians of unequal numbers of processes."""
+    count = sum(pair.rounds[0] != pair.rounds[1] for pair in pairs)
+    if not count:
+        return []
+    return [f"{count} of {len(pairs)} pairs have more processes on one side than on the other."]
+
+
+def _comparison_row(
+    pair: Pair, axes: list[str], with_method: bool, speeds: list[str], mark: bool
+) -> list:
     before, after = pair.before, pair.after
     names = [code(pair.names[axis]) for axis in axes]
-    if pair.flags and names:
-        names[0] = Markdown(f"{names[0]} ⚑")
+    marks = [" ⚑"] * bool(mark and pair.flags)
+    marks += [" ∿"] * (not repeats(before) or not repeats(after))
+    if names:
+        names[0] = Markdown("".join([names[0], *marks]))
+    methods = [" / ".join(dict.fromkeys((before["method"], after["method"])))]
     return [
         *names,
-        *([" / ".join(dict.fromkeys((before["method"], after["method"])))] if with_method else []),
+        *(methods if with_method else []),
         peak_or_outcome(before),
         peak_or_outcome(after),
         markdown.times(pair.peak_ratio),
@@ -106,17 +150,21 @@ def _comparison_row(pair: Pair, axes: list[str], with_method: bool, speeds: list
 
 
 def peak_or_outcome(row: dict) -> Markdown:
-    """The cell's peak in MiB, and how it ended if not well."""
+    """The cell's peak in MiB with its range over processes, and how it ended if not well."""
     if row["outcome"] != "ok":
         at = "" if row["peak_mib"] is None else f" at {number(row['peak_mib'])}"
         return Markdown(f"{markdown.escape(row['outcome'])}{at}")
-    return number(row["peak_mib"])
+    if row["peak_mib"] is None:
+        return number(None)
+    low, high = map(number, peak_range(row))
+    spread = "" if low == high else f" ({low} to {high})"
+    return Markdown(f"{number(row['peak_mib'])}{spread}")
 
 
 def _speed(pair: Pair, column: str) -> Markdown:
-    """E.g. 85.9 → 88.3, with the verdict where there are enough processes for one."""
+    """E.g. 86 → 88, with the verdict where there are enough processes for one."""
     change = pair.speeds.get(column)
     if not change:
         return Markdown("–")
-    text = f"{number(change.before, 1)} → {number(change.after, 1)}"
-    return Markdown(text if change.verdict == Verdict.NOT_TESTABLE else f"{text}, {change.verdict}")
+    known = change.verdict != Verdict.NOT_TESTABLE
+    return Markdown(f"{change.spelled}, {change.verdict}" if known else change.spelled)

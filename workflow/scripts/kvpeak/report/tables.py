@@ -7,7 +7,7 @@ from kvpeak.report.markdown import Markdown, code, number
 SHOWN = 40  # rows of a table; the rest is left to the CSV file
 MEMORY_COLUMNS = {
     "peak_footprint_mib": "Footprint",
-    "peak_device_mib": "Device",
+    "peak_device_mib": "Device, sampled",
     "peak_pool_mib": "Pool",
     "peak_active_mib": "Active",
     "peak_rss_mib": "RSS",

@@ -1,0 +1,116 @@
+"""How a process's memory grows while it decodes: by how much a token, and whether it stops.
+
+A cache that grows by concatenation leaves what it freed in the pool. A pool with a limit fills up
+to it and then stands; without one it grows until the generation ends.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from kvpeak.analysis.headline import counter_of
+from kvpeak.base.columns import MEMORY
+from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB
+from kvpeak.base.untrusted import read_csv, read_object
+
+MIN_SAMPLES = 12
+MIN_RISE_MIB = 4.0
+MIN_RISE = 0.03  # of the level
+GOOD_FIT = 0.9  # of the variance that the two lines explain
+STOPS_BEFORE = 0.85  # of the tokens: a later stop cannot be told from the end
+NEAR_LIMIT = 0.15  # of the limit
+NO_LIMIT = 1 << 50  # bytes: a limit beyond this was lifted
+
+
+@dataclass(frozen=True)
+class Growth:
+    """The memory of one process while its first run decodes."""
+
+    mib_per_token: float
+    stops_at: int | None  # the token from which on it stands; None: it grows to the end
+    tokens: int
+    limit_mib: float | None  # of the pool; None where it has none
+    at_limit: bool  # whether what the pool keeps where it stands is its limit
+
+
+def growth_of(folder: Path, row: dict) -> Growth | None:
+    """The growth in the process whose folder this is; None where it does not grow, or no file says
+    so. `row` is its cell's of summary.csv.
+    """
+    try:
+        record = read_object(folder / "cell.json")
+        samples = read_csv(folder / "memory.csv", MEMORY.names)
+        (phase,) = (each for each in record["phases"] if each["phase"] == "decode-0")
+        column = "device_mib" if counter_of(row) == "device" else "footprint_mib"
+        points = [(float(s["t_s"]), float(s[column])) for s in samples if s[column]]
+        steps = int(row["generated_tokens"]) - 1
+        times = (float(phase["start_s"]), float(phase["end_s"]))
+    except (OSError, UserError, KeyError, TypeError, ValueError):
+        return None
+    found = fit_growth_and_stop(points, *times, steps)
+    if found is None:
+        return None
+    rate, stop = found
+    limit = _limit_mib(row)
+    return Growth(rate, stop, steps + 1, limit, stop is not None and _at_limit(row, limit))
+
+
+def fit_growth_and_stop(
+    points: list[tuple[float, float]], start_s: float, end_s: float, steps: int
+) -> tuple[float, int | None] | None:
+    """(MiB a token, the token at which it stops or None) of samples (seconds, MiB) in a phase.
+
+    The least-squares line that becomes level at one of the samples, the best of all. None where
+    there are too few samples, the rise is small, or the line explains too little.
+    """
+    inside = np.array([point for point in points if start_s <= point[0] <= end_s])
+    if len(inside) < MIN_SAMPLES or end_s <= start_s or steps < 2:
+        return None
+    tokens, mib = (inside[:, 0] - start_s) / (end_s - start_s) * steps, inside[:, 1]
+    best = None
+    for stop in tokens[2:]:
+        design = np.stack([np.ones_like(tokens), np.minimum(tokens, stop)], axis=1)
+        solution, *_ = np.linalg.lstsq(design, mib, rcond=None)
+        error = float(np.sum((mib - design @ solution) ** 2))
+        if best is None or error < best[0]:
+            best = error, float(stop), float(solution[1])
+    error, stop, rate = best
+    rise, spread = rate * stop, float(np.sum((mib - mib.mean()) ** 2))
+    if rise < max(MIN_RISE_MIB, MIN_RISE * mib.max()) or error > (1 - GOOD_FIT) * spread:
+        return None
+    return rate, None if stop >= STOPS_BEFORE * steps else round(stop)
+
+
+def _limit_mib(row: dict) -> float | None:
+    try:
+        limit = int(row.get("cap_bytes") or NO_LIMIT)
+    except ValueError:
+        return None
+    return None if limit >= NO_LIMIT else limit / MIB
+
+
+def _at_limit(row: dict, limit: float | None) -> bool:
+    """Whether the pool's peak, less the weights and the whole cache, is the limit."""
+    needed = (row["peak_pool_mib"], row["loaded_mib"], row["kv_bytes_per_token"])
+    if limit is None or None in needed:
+        return False
+    pool, loaded, kv = needed
+    length = int(row["prompt_tokens"]) + int(row["generated_tokens"])
+    return abs(pool - loaded - kv * length / MIB - limit) <= NEAR_LIMIT * limit
+
+
+def spell_growth(growth: Growth) -> str:
+    """E.g. `grows by 1.1 MiB a token and stands from token 33 on, at its limit of 32 MiB`."""
+    rate = f"grows by {growth.mib_per_token:.2g} MiB a token"
+    if growth.stops_at is None:
+        limit = "" if growth.limit_mib is None else f" of {growth.limit_mib:,.0f} MiB"
+        end = f"its limit{limit} is not met" if limit else "the pool has no limit"
+        return f"{rate} to the end of the {growth.tokens} tokens; {end}"
+    where = f"{rate} and stands from token {growth.stops_at} on"
+    return (
+        f"{where}: the pool is at its limit of {growth.limit_mib:,.0f} MiB"
+        if growth.at_limit
+        else where
+    )

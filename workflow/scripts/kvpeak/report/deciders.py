@@ -1,0 +1,133 @@
+"""What decides the peak, a line each: the comparisons, the axes' shares, small effects, growth."""
+
+from pathlib import Path
+
+from kvpeak.analysis.comparisons import Comparison
+from kvpeak.analysis.lead import lead, spell_name
+from kvpeak.analysis.plateaus import growth_of, spell_growth
+from kvpeak.analysis.pooled import PEAK, Effect, SmallEffect, small_effects
+from kvpeak.analysis.results import Results, repeats, spell_outputs
+from kvpeak.analysis.setting import is_stock
+from kvpeak.analysis.variance import Shares, shares_of_variance
+from kvpeak.analysis.verdicts import Verdict
+from kvpeak.base.axes import AXES, Cell
+from kvpeak.base.columns import SPEEDS
+from kvpeak.base.numbers import percent
+from kvpeak.report.markdown import Markdown, escape, link
+from kvpeak.report.opening import ESTABLISHED, spell_effect
+
+MIN_SHARE = 0.5  # of the variance: an axis with less does not decide
+MOST_TIMELINES = 200  # cells whose samples are read
+MOST_GROWING = 40  # of them that details.md lists
+
+
+def heading(comparison: Comparison) -> str:
+    """The heading of a comparison in details.md, from which its anchor is made."""
+    axis = "KV cache" if comparison.axis == "kv_cache" else comparison.axis.capitalize()
+    return f"{axis}: {comparison.before} to {comparison.after}"
+
+
+def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
+    """The pooled effect first, then the largest pair, then what is established of the speeds."""
+    parts = [_peak(effect) for effect in effects if effect.quantity == PEAK]
+    if pair := lead(comparison).pair:
+        told = comparison.several | {"model"}
+        names = ", ".join(spell_name(*named) for named in pair.names.items() if named[0] in told)
+        parts.append(
+            f"most: {pair.before['peak_mib']:,.0f} → {pair.after['peak_mib']:,.0f} MiB ({names})"
+        )
+    speeds = [effect for effect in effects if effect.quantity != PEAK]
+    parts += [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
+    open_ones = [effect for effect in speeds if effect.verdict not in ESTABLISHED]
+    if open_ones:
+        names = " and ".join(SPEEDS[effect.quantity][0] for effect in open_ones)
+        parts.append(f"{names}: no change established")
+    text = escape("; ".join(parts) or "no pair of cells was measured to the end")
+    title = heading(comparison)
+    return Markdown(f"{link(title, f'details.md#{title}')}: {text}.")
+
+
+def _peak(effect: Effect) -> str:
+    count = f"{effect.below} of {effect.pairs} pairs lower, {effect.above} higher"
+    spread = f"ratios {effect.smallest:.2f} to {effect.largest:.2f}"
+    if not effect.live:
+        return f"replayed, a prediction: {count} ({spread})"
+    if effect.verdict == Verdict.NOT_TESTABLE:
+        return f"{count} ({spread}; too few pairs to pool)"
+    interval = f"pooled ratio {effect.ratio:.3g}, 95 % {effect.low:.3g} to {effect.high:.3g}"
+    if effect.verdict == Verdict.UNCLEAR:
+        return f"no common change of the peak is established ({interval}; {count})"
+    is_what = f"the {effect.verdict}" if effect.verdict == Verdict.SAME else effect.verdict
+    return f"the peak is {is_what} ({interval}; {count})"
+
+
+def variance_lines(results: Results) -> list[Markdown]:
+    """For each model: which axis goes with most of the differences at its longest prompt, and how
+    much of them at its shortest.
+    """
+    models: dict[str, list[Shares]] = {}
+    for shares in shares_of_variance(results):
+        models.setdefault(shares.model, []).append(shares)
+    lines = []
+    for model, found in models.items():
+        short, *_, long = sorted([*found, *found], key=lambda shares: shares.tokens)
+        axis = long.first
+        if max(long.shares[axis], short.shares.get(axis, 0.0)) < MIN_SHARE:
+            continue
+        text = (
+            f"Of {model}'s {long.cells} cells at {long.tokens:,} tokens, "
+            f"{percent(long.shares[axis], 0, sign=False)} of the variance of the peak (its "
+            f"logarithm) goes with the {axis.replace('_', ' ')}"
+        )
+        if short.tokens != long.tokens:
+            share = percent(short.shares.get(axis, 0.0), 0, sign=False)
+            text += f"; at {short.tokens:,} tokens {share}"
+        lines.append(escape(f"{text}."))
+    return lines
+
+
+def small_lines(compared: list[Comparison]) -> list[Markdown]:
+    """The effects below what counts as a change that all go one way."""
+    return [escape(_spell_small(each, small)) for each in compared for small in small_effects(each)]
+
+
+def _spell_small(comparison: Comparison, small: SmallEffect) -> str:
+    where = ", ".join(spell_name(*named) for named in small.where.items()) or "all cells"
+    way = "rises" if small.ratios[0] > 1 else "falls"
+    changes = sorted(abs(ratio - 1) for ratio in small.ratios)
+    span = f"{percent(changes[0], sign=False)} to {percent(changes[-1], sign=False)}"
+    before, after = (spell_name(comparison.axis, n) for n in (comparison.before, comparison.after))
+    return (
+        f"Small, but always the same way: from {before} to {after} the peak {way} by {span} in all "
+        f"{len(small.ratios)} pairs at {where}, and the ranges over the processes do not meet. This "
+        "was found by looking, not declared before."
+    )
+
+
+def unstable_lines(results: Results) -> list[Markdown]:
+    """The cells whose runs disagree in their tokens, the number and one example."""
+    rows = [row for row in results.summary.values() if not repeats(row)]
+    if not rows:
+        return []
+    worst = max(rows, key=lambda row: row.get("outputs") or 0)
+    names = ", ".join(spell_name(axis, worst[axis]) for axis in AXES)
+    count = f"{len(rows)} of {len(results.summary)} cells do" if len(rows) > 1 else "One cell does"
+    return [
+        escape(
+            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. For example "
+            f"{names} {spell_outputs(worst)}."
+        )
+    ]
+
+
+def growth_lines(results: Results, cells: Path) -> list[Markdown]:
+    """How the memory grows in the first process of each cell while it decodes; stock cells first."""
+    found = []
+    for cell, row in list(results.summary.items())[:MOST_TIMELINES]:
+        if row["method"] != "live" or row["outcome"] != "ok":
+            continue
+        if growth := growth_of(cells / Cell(*cell).path, row):
+            names = ", ".join(spell_name(axis, row[axis]) for axis in AXES)
+            text = escape(f"{names}: the process {spell_growth(growth)}.")
+            found.append((not is_stock(row), -growth.mib_per_token, text))
+    return [text for *_, text in sorted(found)[:MOST_GROWING]]

@@ -1,0 +1,206 @@
+"""What a finding does not prove, the weightiest first."""
+
+from kvpeak.analysis.comparisons import PRACTICAL
+from kvpeak.analysis.headline import is_lower_bound
+from kvpeak.analysis.results import repeats
+from kvpeak.analysis.setting import is_stock
+from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
+from kvpeak.base.axes import AXES
+from kvpeak.base.fields import split_texts
+from kvpeak.report.markdown import Markdown, code, escape, number
+
+FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
+MOST_FLAGGED = (
+    0.5  # a larger share of flagged cells says something of the machine, not of the cells
+)
+
+
+def cell_path(row: dict) -> str:
+    """A cell's path below results/cells/."""
+    return "/".join(row[axis] for axis in AXES)
+
+
+def mostly_flagged(summary: list[dict]) -> bool:
+    """Whether flags are the rule, so that a mark on each cell would tell nothing."""
+    return bool(summary) and sum(bool(row["flags"]) for row in summary) > MOST_FLAGGED * len(
+        summary
+    )
+
+
+def doubts(found: dict) -> list[Markdown]:
+    """Every reservation as a Markdown line without its bullet; `found` is the context."""
+    return [
+        *_of_the_method(found),
+        *_of_repetition(found),
+        *_of_the_machine(found),
+        *_of_the_setting(found),
+        *_of_what_is_missing(found),
+        *_of_single_runs(found),
+    ]
+
+
+def _s(count: int) -> str:
+    return "" if count == 1 else "s"
+
+
+def _of_the_method(found: dict) -> list[Markdown]:
+    lines = []
+    for method in found["methods"]:
+        if method == "replayed: counted":
+            lines.append(
+                f"Cells with the method {code(method)} computed nothing: their speed is not known, "
+                "and with no memory behind the pool their footprint says nothing. Their peak is the "
+                "bytes of the pool and the weights in the books."
+            )
+        elif method != "live":
+            lines.append(
+                f"Cells with the method {code(method)} computed nothing: their speed is not known, "
+                "and their footprint is not the engine's. It is the replayed pool and the weights "
+                "in a process of its own, without Metal's runtime and the host's mask."
+            )
+    sampled = [row for row in found["summary"] if is_lower_bound(row)]
+    if sampled:
+        lines.append(
+            f"The peaks of {number(len(sampled))} of {number(len(found['summary']))} cells were "
+            "sampled: each is a lower bound, and a short peak can be missed."
+        )
+    return [Markdown(line) for line in lines]
+
+
+def _of_repetition(found: dict) -> list[Markdown]:
+    protocol, summary = found["protocol"], found["summary"]
+    unstable = sum(not repeats(row) for row in summary)
+    lines = [_unstable(unstable)] if unstable else []
+    if protocol["processes"] == 1:
+        share = number(100 * PRACTICAL)
+        lines.append(
+            Markdown(
+                "One process a cell: how far peaks and speeds repeat is not known from these data. "
+                f"Peaks count as different when they are more than {share} % apart."
+            )
+        )
+    unequal = [row for row in summary if row["rounds"] < protocol["processes"]]
+    if unequal:
+        fewest = min(row["rounds"] for row in unequal)
+        lines.append(
+            Markdown(
+                f"{number(len(unequal))} of {number(len(summary))} measured cells have fewer than "
+                f"the planned {protocol['processes']} processes, the least {fewest}, for example "
+                f"{code(cell_path(unequal[0]))}: medians of unequal numbers are compared there."
+            )
+        )
+    return lines
+
+
+def _unstable(count: int) -> Markdown:
+    cells = "One cell does" if count == 1 else f"{number(count)} cells do"
+    return Markdown(f"{cells} not repeat: what is said of its tokens is about one of its answers.")
+
+
+def _of_the_machine(found: dict) -> list[Markdown]:
+    machines, period, lines = found["machines"], found["period"], []
+    if mostly_flagged(found["summary"]):
+        kinds = ", ".join(entry["kind"] for entry in found["flagged"]["kinds"])
+        count = f"{number(found['flagged']['cells'])} of {number(len(found['summary']))}"
+        lines.append(
+            f"The machine was not quiet: {count} cells carry a flag ({escape(kinds)}). Peaks of "
+            "memory hardly depend on that, speeds do."
+        )
+    if len(machines) == 1:
+        day = ", on one day" if period and period["first"] == period["last"] else ""
+        lines.append(f"One machine{day}: other chips, systems and memory sizes may differ.")
+    elif machines:
+        names = "; ".join(map(escape, machines))
+        lines.append(f"The tables hold results of {len(machines)} machines: {names}.")
+    return [Markdown(line) for line in lines]
+
+
+def _of_the_setting(found: dict) -> list[Markdown]:
+    lines = []
+    live_mlx = [row for row in found["summary"] if (row["versions"] or "").startswith("mlx ")]
+    if live_mlx and not any(map(is_stock, live_mlx)):
+        lines.append(
+            "No cell ran as mlx-lm runs (its loop, its cache, MLX's own limit): what was measured is "
+            "a laboratory setting."
+        )
+    for model in found["models"]:
+        if model["weights"] == "random":
+            lines.append(
+                f"{code(model['name'])} has random weights in the model's shapes: its memory and "
+                "speed are those of the shapes, its text means nothing."
+            )
+    for axis, name in found["single"].items():
+        lines.append(
+            f"One {axis.replace('_', ' ')} was measured, {code(name)}: nothing is said about others."
+        )
+    if len(found["comparisons"]) > 1:
+        first = found["comparisons"][0]
+        lines.append(
+            f"Only the two sides of the first comparison, {first['axis'].replace('_', ' ')} "
+            f"{code(first['before'])} and {code(first['after'])}, were measured next to each other: "
+            "the speeds of the others also differ by what changed on the machine in between."
+        )
+    return [Markdown(line) for line in lines]
+
+
+def _of_what_is_missing(found: dict) -> list[Markdown]:
+    planned, lines = number(found["planned"]), []
+    for entry in found["not_here"]:
+        lines.append(
+            f"{number(entry['cells'])} of {planned} planned cells do not run here: "
+            f"{escape(entry['reason'])}."
+        )
+    if found["unmeasured"]:
+        lines.append(
+            f"{number(found['unmeasured'])} of {planned} planned cells run here and have no result "
+            "yet."
+        )
+    untestable = found["claims"]["counts"]["not testable"]
+    if untestable:
+        lines.append(
+            f"{untestable} claim{_s(untestable)} could not be tested with this many processes or "
+            "lengths; the table of claims says how many at least, or what else is missing."
+        )
+    return [Markdown(line) for line in lines]
+
+
+def _of_single_runs(found: dict) -> list[Markdown]:
+    lines, summary = [], found["summary"]
+    if found["flagged"]["cells"] and not mostly_flagged(summary):
+        kinds = "".join(
+            f"\n  - {escape(entry['kind'])}: {number(len(entry['rows']))} "
+            f"cell{_s(len(entry['rows']))}, for example {code(cell_path(entry['rows'][0]))}: "
+            f"{escape('; '.join(split_texts(entry['rows'][0]['flags'])))}"
+            for entry in found["flagged"]["kinds"]
+        )
+        lines.append(
+            f"{number(found['flagged']['cells'])} of {number(len(summary))} cells were measured "
+            f"under conditions that make them doubtful:{kinds}"
+        )
+    if summary and found["runs_too_few"]:
+        lines.append(
+            f"A run that is far off cannot be told among fewer than {MIN_OUTLIER_GROUP} recorded "
+            "runs of a cell."
+        )
+    if far := found["far_off"]:
+        shown = "".join(
+            f"\n  - {code(cell_path(entry['row']))}: {escape('; '.join(entry['runs']))}"
+            for entry in far[:FAR_OFF_SHOWN]
+        )
+        rest = len(far) - FAR_OFF_SHOWN
+        shown += f"\n  - and {number(rest)} more" if rest > 0 else ""
+        lines.append(
+            f"{number(len(far))} of {number(len(summary))} cells have a run whose speed is far from "
+            f"that of the cell's other runs; it counts all the same:{shown}"
+        )
+    if len(found["harness"]) > 1:
+        lines.append(
+            f"The tables hold results of {len(found['harness'])} versions of the harness, listed "
+            "under What was measured."
+        )
+    if found["dirty"]:
+        lines.append(
+            "The harness had uncommitted changes in workflow/ for at least one cell: no revision is "
+            "exactly what measured it."
+        )
+    return [Markdown(line) for line in lines]

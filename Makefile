@@ -39,7 +39,7 @@ DEV := $(VENV)/.installed-dev
 .PHONY: finding wheels failed faults test lint format publish columns bench pins clean doctor
 
 finding: $(INSTALLED)
-	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md$(CONFIG)
+	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md report/finding.html$(CONFIG)
 
 failed: $(INSTALLED)
 	$(BIN)/kvpeak failed

@@ -17,7 +17,7 @@
 #   results/logs/…                           every start of every engine, never overwritten
 #   results/plan.csv runs.csv summary.csv checks.csv fits.csv
 #   results/replay/*.csv                     Candle's pool, replayed
-#   report/finding.md report/figures/*.svg
+#   report/finding.md report/finding.html report/figures/*.svg
 #
 # There are no per-rule conda environments or containers (snakemake --lint asks for them): every step runs in the one
 # pinned environment that `make` sets up, and a container would stand between the engine and the GPU being measured.
@@ -57,6 +57,7 @@ localrules:
     replay,
     figures,
     render,
+    page,
     check,
 
 
@@ -64,3 +65,4 @@ rule finding:
     default_target: True
     input:
         "report/finding.md",
+        "report/finding.html",

@@ -53,6 +53,24 @@ rule render:
         " 2>&1 | tee {log:q} >&2"
 
 
+rule page:
+    input:
+        finding="report/finding.md",
+        tables=["results/plan.csv", "results/runs.csv", "results/summary.csv", "results/checks.csv"],
+        fits="results/fits.csv",
+        replay=REPLAY,
+        templates=expand("report/templates/page.{ending}", ending=["html.j2", "css", "js"]),
+    output:
+        "report/finding.html",
+    log:
+        "results/logs/page.log",
+    message:
+        "Making one page of {input.finding}"
+    shell:
+        "python workflow/scripts/page.py --finding {input.finding:q} --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
+
+
 rule check:
     input:
         "results/checks.csv",

@@ -1,0 +1,103 @@
+"""The finding as one page: text, figures, charts and tables in a file that needs no network."""
+
+import json
+import re
+from functools import cache
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup
+
+from kvpeak.analysis.results import read_results
+from kvpeak.base.layout import PLAN, RUNS, SUMMARY
+from kvpeak.base.shipped import shipped
+from kvpeak.base.untrusted import read_text
+from kvpeak.report.page_charts import charts
+from kvpeak.report.page_data import cells, data_tables, links_of, read_tables
+from kvpeak.report.page_text import slug, to_html
+
+TEMPLATES = "report/templates"
+DETAILS = "details.md"  # beside the finding, where there is one
+
+
+def page(finding: Path, results: Path, templates: Path | None = None) -> str:
+    """The HTML of the page of `finding` (report/finding.md) and of the tables in `results`.
+
+    Raises UserError for a table or picture that cannot be read.
+    """
+    templates = templates or shipped(TEMPLATES)
+    tables = read_tables(results)
+    links = links_of(tables)
+    documents = [finding.name, *([DETAILS] if (finding.parent / DETAILS).exists() else [])]
+    texts = {
+        slug(name): Markup(
+            to_html(read_text(finding.parent / name), finding.parent, links, tuple(documents))
+        )
+        for name in documents
+    }
+    measured = read_results(*(results / path.name for path in (PLAN, SUMMARY, RUNS)))
+    specification = charts(cells(measured, results))
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates),
+        undefined=jinja2.StrictUndefined,
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        title=title_of(read_text(finding)),
+        texts=texts,
+        tables=data_tables(tables),
+        charts=Markup(_as_json(specification)) if specification else None,
+        style=Markup(read_text(templates / "page.css")),
+        script=Markup(read_text(templates / "page.js")),
+        vega=Markup(_in_script(vega())),
+        datatables=Markup(_in_script(datatables())),
+        datatables_style=Markup(datatables_style()),
+    )
+
+
+def title_of(markdown: str) -> str:
+    """The finding's first heading."""
+    heading = next((line for line in markdown.splitlines() if line.startswith("# ")), "# kvpeak")
+    return heading.removeprefix("# ").replace("\\", "")
+
+
+def _as_json(value: object) -> str:
+    """JSON that can stand in a script element, whatever texts it holds."""
+    return json.dumps(value).replace("<", "\\u003c")
+
+
+def _in_script(code: str) -> str:
+    """Code that cannot end the script element that it stands in."""
+    return re.sub(r"<(?=/?script)", r"<\\", code, flags=re.IGNORECASE)
+
+
+@cache
+def vega() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script, out of vl-convert's own copy."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+
+
+@cache
+def datatables() -> str:
+    """DataTables as one module, out of ITables' own copy; its exports become one global."""
+    text = _itables("html/dt_bundle.js")
+    start = text.rindex("export{")
+    end = text.index("}", start) + 1
+    exported = dict(
+        reversed(each.split(" as ")) for each in text[start + len("export{") : end - 1].split(",")
+    )
+    return f"{text[:start]}window.DataTable = {exported['default']};\n{text[end:].lstrip(';')}"
+
+
+def datatables_style() -> str:
+    return _itables("html/dt_bundle.css")
+
+
+def _itables(name: str) -> str:
+    import itables
+
+    return read_text(Path(itables.__file__).parent / name)

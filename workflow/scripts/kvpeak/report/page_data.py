@@ -1,0 +1,126 @@
+"""What the page holds beside the text: the tables as they lie on the disk, and the cells for the charts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvpeak.analysis.results import Results
+from kvpeak.base.axes import AXES
+from kvpeak.base.columns import CHECKS, FITS, PROCESSES, REPLAY, SUMMARY, Table
+from kvpeak.base.errors import UserError
+from kvpeak.base.layout import CELLS, MEMORY_FILE
+from kvpeak.base.untrusted import read_csv
+from kvpeak.report.page_links import Links, anchor_of, rows_of
+
+MOST_ROWS = 1_000  # of a table in the page; longer ones stay in their file
+MOST_CELLS = 300  # with a timeline
+SAMPLES = 60  # of one timeline
+SHOWN = (SUMMARY, PROCESSES, CHECKS, FITS, *REPLAY)
+
+
+@dataclass(frozen=True)
+class DataTable:
+    """A CSV file as the page shows it; `anchors` are those of its rows."""
+
+    name: str  # the file's, relative to results/
+    anchor: str
+    rows_are: str
+    columns: tuple[str, ...]
+    units: tuple[str, ...]
+    rows: list[tuple[str, list[str]]]  # (anchor, fields)
+    left_out: int
+
+
+def read_tables(folder: Path) -> dict[str, list[dict]]:
+    """The CSV files below `folder` (results/) that are there, by name. Raises UserError."""
+    found = {}
+    for table in SHOWN:
+        name = name_of(table)
+        try:
+            found[name] = read_csv(folder / name)
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def name_of(table: Table) -> str:
+    return table.path.split(",")[0].removeprefix("results/")
+
+
+def data_tables(tables: dict[str, list[dict]]) -> list[DataTable]:
+    """The tables for the page, in the order of SHOWN."""
+    described = {name_of(table): table for table in SHOWN}
+    return [_data_table(name, rows, described[name]) for name, rows in tables.items() if rows]
+
+
+def _data_table(name: str, rows: list[dict], described: Table) -> DataTable:
+    units = {column.name: column.unit for column in described.columns}
+    columns, anchor = tuple(rows[0]), _anchor(name)
+    return DataTable(
+        name=name,
+        anchor=anchor,
+        rows_are=described.rows,
+        columns=columns,
+        units=tuple(units.get(column, "") for column in columns),
+        rows=[
+            (anchor_of(anchor, number), list(row.values()))
+            for number, row in enumerate(rows[:MOST_ROWS])
+        ],
+        left_out=max(0, len(rows) - MOST_ROWS),
+    )
+
+
+def _anchor(name: str) -> str:
+    return name.removesuffix(".csv").replace("/", "-")
+
+
+def links_of(tables: dict[str, list[dict]]) -> Links:
+    """The rows that numbers of the text may come from: the cells', and those of the replay."""
+    rows = rows_of("summary", tables.get("summary.csv", [])[:MOST_ROWS])
+    for name, records in tables.items():
+        if name.startswith("replay/") and records:
+            rows += rows_of(_anchor(name), records[:MOST_ROWS], names=())
+    prompts = {
+        f"{int(row['prompt_tokens']):,} tokens": row["prompt"]
+        for row in tables.get("summary.csv", [])
+        if row.get("prompt_tokens")
+    }
+    return Links(rows, prompts)
+
+
+def cells(results: Results, folder: Path) -> list[dict]:
+    """Each measured cell for the charts: names, length, peak, its processes in words, its timeline."""
+    found = []
+    for number, row in enumerate(results.summary.values()):
+        if row["peak_mib"] is None or row["prompt_tokens"] is None:
+            continue
+        peaks = ", ".join(f"{peak:,.0f}" for peak in results.peaks(_names(row)))
+        found.append(
+            {
+                **{axis: row[axis] for axis in AXES},
+                "cell": " ".join(row[axis] for axis in AXES),
+                "line": number + 2,
+                "tokens": int(row["prompt_tokens"]),
+                "peak": round(row["peak_mib"], 1),
+                "processes": peaks or "–",
+                "outcome": row["outcome"],
+                "timeline": _timeline(folder, row) if len(found) < MOST_CELLS else [],
+            }
+        )
+    return found
+
+
+def _names(row: dict) -> tuple[str, ...]:
+    return tuple(row[axis] for axis in AXES)
+
+
+def _timeline(folder: Path, row: dict) -> list[list[float]]:
+    """[seconds, MiB] of the cell's first process, the largest sample of each of SAMPLES spans."""
+    path = folder / CELLS.name / "/".join(_names(row)) / "r1" / MEMORY_FILE
+    column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
+    try:
+        samples = [(float(s["t_s"]), float(s[column])) for s in read_csv(path) if s.get(column)]
+    except (FileNotFoundError, UserError, KeyError, ValueError):
+        return []
+    step = max(1, -(-len(samples) // SAMPLES))
+    spans = [samples[start : start + step] for start in range(0, len(samples), step)]
+    return [[round(span[0][0], 2), round(max(mib for _, mib in span), 1)] for span in spans]

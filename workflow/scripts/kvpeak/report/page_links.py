@@ -1,0 +1,96 @@
+"""From a number of the finding to the row of the table that it was read from.
+
+A number is linked where the text around it names the cell, and the cell's row holds that number in
+the digits that are shown. What was computed from several rows (a ratio, an interval) is in no row, and
+has no link.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from kvpeak.base.axes import AXES
+
+NUMBER = re.compile(
+    r"(?<![\w.,−-])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w,])|(?<![\w.,−-])\d+(?:\.\d+)?(?![\w,])"
+)
+ASKED_FOR = ("prompt_tokens", "generated_tokens", "rounds", "runs")  # not measured: not linked
+LEAST_IN_TEXT = 2  # digits of a number in a sentence; one digit is too often something else
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table: its anchor in the page, its names, and its figures as numbers."""
+
+    anchor: str
+    names: frozenset[str]
+    figures: tuple[float, ...]
+
+    def holds(self, shown: str) -> bool:
+        """Whether one of the figures is shown like this."""
+        digits = len(shown.partition(".")[2])
+        return any(f"{figure:,.{digits}f}" == shown for figure in self.figures)
+
+
+def rows_of(table: str, records: Iterable[dict], names: tuple[str, ...] = AXES) -> list[Row]:
+    """The rows of one table; `names` are the columns that identify a row."""
+    return [
+        Row(
+            anchor=anchor_of(table, number),
+            names=frozenset(str(record[name]) for name in names if record.get(name)),
+            figures=tuple(
+                _figures(value for key, value in record.items() if key not in (*names, *ASKED_FOR))
+            ),
+        )
+        for number, record in enumerate(records)
+    ]
+
+
+def anchor_of(table: str, number: int) -> str:
+    """The anchor of the table's row of that number, counted from 0; rows are lines of the file."""
+    return f"{table}-{number + 2}"
+
+
+def _figures(values: Iterable) -> Iterable[float]:
+    for value in values:
+        try:
+            yield float(value)
+        except (TypeError, ValueError):
+            continue
+
+
+class Links:
+    """All rows that a number may come from."""
+
+    def __init__(self, rows: list[Row], phrases: dict[str, str] | None = None):
+        self.rows = rows
+        self.phrases = phrases or {}  # words that mean a name: `513 tokens` → the prompt's name
+        self.known = frozenset(name for row in rows for name in row.names)
+
+    def names_in(self, texts: Iterable[str]) -> frozenset[str]:
+        """The names of rows that occur in the texts as whole words, or by a phrase."""
+        whole = " ".join(texts)
+        words = {word.rstrip(".") for word in re.findall(r"[\w.+-]+", whole)}
+        meant = {name for phrase, name in self.phrases.items() if phrase in whole}
+        return self.known & (words | meant)
+
+    def target(self, shown: str, near: frozenset[str], far: frozenset[str]) -> str | None:
+        """The anchor of the one row that holds the number and fits the names.
+
+        `near` are the names beside the number, all of which the row must have; of several such rows the
+        one is taken that has the most of the names around (`far`), if it is one.
+        """
+        if not near:
+            return None
+        found = [row for row in self.rows if near <= row.names and row.holds(shown)]
+        if len(found) > 1:
+            most = max(len(row.names & far) for row in found)
+            found = [row for row in found if len(row.names & far) == most]
+        return found[0].anchor if len(found) == 1 else None
+
+    def whole_row(self, shown: list[str]) -> str | None:
+        """The anchor of the one row that holds every one of these numbers, of two at least."""
+        if len(shown) < 2:
+            return None
+        found = [row for row in self.rows if all(map(row.holds, shown))]
+        return found[0].anchor if len(found) == 1 else None

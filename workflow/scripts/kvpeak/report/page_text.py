@@ -1,0 +1,162 @@
+"""The finding's Markdown as HTML for the page: headings with anchors, pictures inside, numbers linked."""
+
+import base64
+import html
+import itertools
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import inside
+from kvpeak.base.untrusted import read_text
+from kvpeak.report.page_links import LEAST_IN_TEXT, NUMBER, Links
+
+Anchor = Callable[[str], str | None]  # a number as shown → the anchor of its row
+
+
+def to_html(markdown: str, folder: Path, links: Links, documents: tuple[str, ...] = ()) -> str:
+    """The HTML of one document; pictures are read from `folder`.
+
+    Links to one of `documents`, which are on the same page, become links to their anchors.
+    """
+    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    tokens = parser.parse(markdown)
+    _name_headings(tokens)
+    _link_numbers(tokens, links)
+    for token in tokens:
+        for child in token.children or []:
+            if child.type == "image":
+                _put_inside(child, folder)
+            elif child.type == "link_open":
+                _stay_here(child, documents)
+    return _scrollable(parser.renderer.render(tokens, parser.options, {}))
+
+
+def _scrollable(shown: str) -> str:
+    """What is wider than the page can be scrolled, with the keyboard too; a header without words is
+    no header.
+    """
+    numbers = itertools.count(1)
+    shown = re.sub(
+        "<table>",
+        lambda _: (
+            f'<div class="wide" tabindex="0" role="region" aria-label="Table {next(numbers)} '
+            'of the text"><table>'
+        ),
+        shown,
+    )
+    shown = shown.replace("</table>", "</table></div>").replace("<pre>", '<pre tabindex="0">')
+    return re.sub(r"<th([^>]*)></th>", r"<td\1></td>", shown)
+
+
+def slug(text: str) -> str:
+    """A heading's anchor, as GitHub makes it."""
+    return re.sub(r"[^\w\- ]", "", text.strip().lower()).replace(" ", "-")
+
+
+def plain(token: Token) -> str:
+    """The text of an inline token without its marks."""
+    return "".join(child.content for child in token.children or [] if child.type != "image")
+
+
+def _name_headings(tokens: list[Token]) -> None:
+    taken: dict[str, int] = {}
+    for token, inline in itertools.pairwise(tokens):
+        if token.type == "heading_open":
+            anchor = slug(plain(inline))
+            number = taken[anchor] = taken.get(anchor, -1) + 1
+            token.attrSet("id", f"{anchor}-{number}" if number else anchor)
+
+
+def _put_inside(image: Token, folder: Path) -> None:
+    """Put the file of a picture into the page. Raises UserError where it is not there."""
+    source = str(image.attrGet("src"))
+    try:
+        svg = read_text(inside(folder.parent, Path(folder.name, source)))
+    except OSError as error:
+        raise UserError(f"{folder / source}: {error.strerror}") from None
+    encoded = base64.b64encode(svg.encode()).decode()
+    image.attrSet("src", f"data:image/svg+xml;base64,{encoded}")
+    image.attrSet("loading", "lazy")
+
+
+def _stay_here(link: Token, documents: tuple[str, ...]) -> None:
+    target, _, anchor = str(link.attrGet("href")).partition("#")
+    if target in documents:
+        link.attrSet("href", f"#{anchor or slug(target)}")
+
+
+def _link_numbers(tokens: list[Token], links: Links) -> None:
+    """Link the numbers of paragraphs and of table rows."""
+    heading, row = frozenset(), None
+    for position, token in enumerate(tokens):
+        if token.type == "heading_open":
+            heading = links.names_in([plain(tokens[position + 1])])
+        elif token.type == "tr_open":
+            row = []
+        elif token.type == "tr_close":
+            _link_row(row, links, heading)
+            row = None
+        elif token.type == "inline" and row is not None:
+            row.append(token)
+        elif token.type == "inline" and tokens[position - 1].type != "heading_open":
+            _link_sentence(token, links)
+
+
+def _link_row(cells: list[Token], links: Links, heading: frozenset[str]) -> None:
+    """A table's row: its names are those in its cells, or it is one row of a table as a whole."""
+    texts = [plain(cell) for cell in cells]
+    names = links.names_in(texts)
+    whole = links.whole_row([shown for text in texts for shown in NUMBER.findall(text)])
+    for cell in cells:
+        _link(cell, lambda shown: whole or links.target(shown, names, names | heading))
+
+
+def _link_sentence(inline: Token, links: Links) -> None:
+    """A paragraph: all names in it are around, and a row has to have none of them in particular."""
+    names = links.names_in([plain(inline)])
+
+    def anchor(shown: str) -> str | None:
+        if len(re.sub(r"\D", "", shown)) < LEAST_IN_TEXT:
+            return None
+        found = [
+            row
+            for row in links.rows
+            if row.holds(shown) and row.names <= names | COMMON and row.names & names
+        ]
+        return found[0].anchor if len(found) == 1 else None
+
+    _link(inline, anchor)
+
+
+COMMON = frozenset(("none", "default"))  # names that a sentence need not say
+
+
+def _link(inline: Token, anchor: Anchor) -> None:
+    """Replace the numbers in the text of an inline token by links, where they have a row."""
+    linked, inside_link = [], 0
+    for child in inline.children or []:
+        inside_link += child.type == "link_open"
+        inside_link -= child.type == "link_close"
+        if child.type != "text" or inside_link:
+            linked.append(child)
+            continue
+        raw = Token("html_inline", "", 0)
+        raw.content = _with_links(child.content, anchor)
+        linked.append(raw)
+    inline.children = linked
+
+
+def _with_links(text: str, anchor: Anchor) -> str:
+    parts, done = [], 0
+    for found in NUMBER.finditer(text):
+        target = anchor(found[0])
+        if target:
+            parts += [html.escape(text[done : found.start()])]
+            parts += [f'<a class="figure" href="#{target}">{found[0]}</a>']
+            done = found.end()
+    return "".join([*parts, html.escape(text[done:])])

@@ -2,6 +2,7 @@
 # make failed    list the cells that failed or did not end, with cause and log
 # make doctor    check what every counter reads of processes whose memory is known
 # make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
+# make sanitize  run the buffer pools' policies and a live cell under the compilers' sanitizers
 # make slurm     add what profiles/slurm needs (docs/cluster.md)
 # make test      set up .venv and run the tests
 # make mutants  change the modules that make numbers, one place at a time, and count what the tests notice
@@ -36,7 +37,7 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 INSTALL ?= $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
-.PHONY: finding wheels failed faults test lint format publish columns bench pins clean doctor
+.PHONY: finding wheels failed faults sanitize test lint format publish columns bench pins clean doctor
 
 finding: $(INSTALLED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md report/finding.html$(CONFIG)
@@ -50,6 +51,9 @@ doctor: $(INSTALLED)
 faults: $(DEV)
 	$(BIN)/python -m pytest -m fault
 	PYTHONPATH=tests $(BIN)/python tests/faults/power_cut.py --times 30 --seed 0
+
+sanitize: $(DEV)
+	$(BIN)/python tests/native/sanitize.py
 
 wheels: $(INSTALLED)
 	$(BIN)/python workflow/scripts/collect_wheels.py --accel $(ACCEL) $(addprefix --matrix ,$(MATRIX))

@@ -7,6 +7,7 @@ on Metal yet. Under CUDA, MLX's arrays do not come from that object.
 
 import ctypes
 import hashlib
+import os
 import subprocess
 from array import array
 from functools import cache
@@ -21,6 +22,7 @@ from kvpeak.pools.trace import Op, Trace
 
 PHASES = ("load", "prefill", "decode", "between")
 _HEADERS = Path(mx.__file__).parent / "include"
+SANITIZE = os.environ.get("KVPEAK_SANITIZE", "")  # for the tests of the library itself
 _ROOM = 4096  # for an error's text
 _AT_ONCE = 2**20  # events copied at once
 
@@ -45,7 +47,8 @@ def build() -> Path:
     target = library.cache_folder() / f"libkvpeak_mlx-{_hash()}{library.SUFFIX}"
     if not target.exists():
         mlx_library = Path(mx.__file__).parent / "lib"
-        flags = ["-std=c++20", "-isystem", str(_HEADERS), f"-L{mlx_library}", "-lmlx"]
+        flags = [f"-fsanitize={SANITIZE}"] if SANITIZE else []
+        flags += ["-std=c++20", "-isystem", str(_HEADERS), f"-L{mlx_library}", "-lmlx"]
         library.compile_library(
             target, ("parameters.cpp", "live_mlx.cpp"), [*flags, f"-Wl,-rpath,{mlx_library}"]
         )
@@ -66,7 +69,7 @@ def made_of() -> dict[str, str]:
 
 
 def _hash() -> str:
-    parts = [*made_of().values(), str(_HEADERS)]
+    parts = [*made_of().values(), str(_HEADERS), SANITIZE]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
 
 

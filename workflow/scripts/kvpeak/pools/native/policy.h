@@ -1,4 +1,4 @@
-// What a buffer pool is made of: where memory comes from (Source), what a tensor holds (Block), and
+// What a buffer pool is made of: where memory comes from (Source), a buffer (Block), and
 // the rule between them (Policy). A policy is written once and used in two places: replay.cpp drives
 // it with a recorded trace over numbers that stand for addresses, live_mlx.cpp with MLX's own
 // requests over real memory. All sizes are in bytes. docs/pools.md says how to add a policy.
@@ -29,6 +29,11 @@ inline Size round_up(Size n, Size to) { return (n + to - 1) / to * to; }
 inline int log2_floor(Size n) { return 63 - __builtin_clzll(n); }  // n > 0
 // The smallest power of two that is at least n.
 inline Size power_of_two(Size n) { return n <= 1 ? 1 : Size{1} << (log2_floor(n - 1) + 1); }
+// Up to the next of `parts` equal steps between the powers of two around n.
+inline Size round_to_part(Size n, Size parts) {
+  const Size floor = Size{1} << log2_floor(n), step = floor >> log2_floor(parts);
+  return n == floor ? n : step ? round_up(n, step) : 2 * floor;
+}
 
 // One buffer: a range of addresses, held by a tensor or free.
 struct Block {

@@ -27,6 +27,11 @@ class Segments : public Policy {
     Block* block = *at;
     return pool.free.erase(at), block;
   }
+  // The size of a block with the unmapped addresses behind it.
+  static Size reach(const Block* block) {
+    return block->size + (block->after && !block->after->mapped ? block->after->size : 0);
+  }
+
   Block* make(Pool& pool, Size address, Size size, std::uint32_t stream) {
     Block* block = blocks_.make();
     block->address = address, block->size = size, block->stream = stream, block->pool = pool.number;
@@ -63,15 +68,18 @@ class Segments : public Policy {
       else if (!is_split(block)) release(pool, block);
   }
   // Give back the one free block of at least `wanted` bytes, or the largest, none smaller than
-  // `least`, until together they have as much. Returns whether they do.
+  // `least`, until together they have as much; parts of expandable segments stay. Returns whether
+  // they do.
   bool release_some(Pool& pool, Size wanted, Size least, std::uint32_t stream) {
     auto at = pool.free.first(stream, wanted);
-    if (at != pool.free.end() && (*at)->stream == stream) return release(pool, *at), true;
+    if (at != pool.free.end() && (*at)->stream == stream && !(*at)->expandable)
+      return release(pool, *at), true;
     Size freed = 0;
     while (freed < wanted && at != pool.free.begin()) {
       Block* block = *std::prev(at);
       if (block->stream != stream || block->size < least) break;
-      freed += block->size, release(pool, block);
+      if (block->expandable) --at;
+      else freed += block->size, release(pool, block);
     }
     return freed >= wanted;
   }
@@ -124,7 +132,7 @@ class Segments : public Policy {
     const Size address = source.take(bytes);
     Block* block = address ? make(pool, address, bytes, stream) : nullptr;
     for (const Part& part : parts) {
-      if (!block || part.size > block->size) throw std::invalid_argument("segment: more parts than room");
+      if (!block || part.size > block->size) throw std::invalid_argument("segment: too many parts");
       Block* rest = part.size < block->size ? cut(pool, block, part.size) : nullptr;
       if (part.slot) hold(*part.slot = block, part.requested);
       else pool.insert(block);

@@ -6,7 +6,8 @@ namespace kvpeak {
 
 class Exact : public WholeBuffers {
  public:
-  Exact(Source& source, Parameters& given) : WholeBuffers(source), cap_(given.bytes("cap", "none")) {}
+  Exact(Source& source, Parameters& given)
+      : WholeBuffers(source), cap_(given.bytes("cap", "none")) {}
   Size largest(Size bytes) const override { return bytes; }
   bool keeps(Size size) const override { return size <= cap_ && free_bytes <= cap_ - size; }
 

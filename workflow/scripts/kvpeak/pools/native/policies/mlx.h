@@ -1,6 +1,6 @@
 // MLX 0.32: a free buffer serves a request of n bytes if its size is in [n, min(2n, n + 2 pages)),
 // the smallest first; so a cache that grows never gets back what it freed. `cap` is
-// mx.set_cache_limit. The back ends differ in rounding, in pages and in what they keep:
+// mx.set_cache_limit. Back ends differ in rounding, in pages and in what they keep:
 // - cpu: sizes as asked for, 4 KiB pages; one that would take the free ones over the cap is not kept
 //   (mlx/backend/no_gpu/allocator.cpp).
 // - metal: above a page rounded up to pages of 16 KiB; kept while less than the cap is free; after

@@ -5,7 +5,7 @@
 // Where Metal places a buffer in a heap is not documented: here at the lowest gap that fits.
 // `align` is what sizes are rounded to; `high_watermark` the most that may be taken.
 #pragma once
-#include "../policy.h"
+#include "../heap.h"
 
 namespace kvpeak {
 
@@ -40,18 +40,12 @@ class TorchMps : public Policy {
   }
 
  private:
-  struct Heap { Size address, size; std::map<Size, Size> gaps; };  // gaps: address and size
   struct Kind { Free<BySize> free; std::map<Size, Heap> heaps; };
 
-  static Size room(const Heap& heap) {
-    Size most = 0;
-    for (auto& gap : heap.gaps) most = std::max(most, gap.second);
-    return most;
-  }
   static Heap* with_room(Kind& kind, Size size) {  // the one with the least room that is enough
     Heap* best = nullptr;
     for (auto& [address, heap] : kind.heaps)
-      if (room(heap) >= size && (!best || room(heap) < room(*best))) best = &heap;
+      if (heap.room() >= size && (!best || heap.room() < best->room())) best = &heap;
     return best;
   }
   Block* place(Kind& kind, Size size, std::uint32_t stream) {
@@ -61,26 +55,18 @@ class TorchMps : public Policy {
                        : size < 512 * MIB ? GIB : round_up(size, 2 * MIB);
       const Size address = source.take(all);
       if (!address) return nullptr;
-      heap = &(kind.heaps[address] = Heap{address, all, {{address, all}}});
+      heap = &(kind.heaps[address] = Heap(address, all));
     }
-    auto gap = std::find_if(heap->gaps.begin(), heap->gaps.end(), [&](auto& g) { return g.second >= size; });
-    const auto [address, length] = *gap;
-    heap->gaps.erase(gap);
-    if (length > size) heap->gaps[address + size] = length - size;
     Block* block = blocks_.make();
-    block->address = address, block->size = size, block->stream = stream, block->pool = size > MIB;
+    block->address = heap->place(size), block->size = size, block->stream = stream, block->pool = size > MIB;
     return block->home = heap, block;
   }
   void drop(Kind& kind, Block* block) {
     Heap& heap = *static_cast<Heap*>(block->home);
     kind.free.erase(block);
-    auto at = heap.gaps.emplace(block->address, block->size).first, next = std::next(at);
-    if (next != heap.gaps.end() && at->first + at->second == next->first)
-      at->second += next->second, heap.gaps.erase(next);
-    if (at != heap.gaps.begin() && std::prev(at)->first + std::prev(at)->second == at->first)
-      std::prev(at)->second += at->second, heap.gaps.erase(at);
+    heap.clear(block->address, block->size);
     blocks_.drop(block);
-    if (room(heap) == heap.size) source.give(heap.address, heap.size), kind.heaps.erase(heap.address);
+    if (heap.room() == heap.size) source.give(heap.address, heap.size), kind.heaps.erase(heap.address);
   }
 
   const Size align_;

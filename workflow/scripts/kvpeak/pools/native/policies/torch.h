@@ -1,8 +1,7 @@
 // PyTorch's CUDA allocator (c10/cuda/CUDACachingAllocator.cpp, 2.11), with its own settings.
-// Requests are rounded to 512 bytes and cut from segments: small ones (up to 1 MiB) of 2 MiB, large
-// ones of 20 MiB or, from 10 MiB, of whole 2 MiB. The smallest free block of the stream that fits
-// is taken and split; neighbours that are free merge. Short of memory, what lies in whole segments
-// goes back, and the request is tried again.
+// Requests are rounded to 512 bytes and cut from segments of 2 MiB (requests up to 1 MiB), 20 MiB, or
+// from 10 MiB of whole 2 MiB. The smallest free block of the stream that fits is split; free
+// neighbours merge. Short of memory, free segments go back, and the request is tried again.
 #pragma once
 #include "../segments.h"
 
@@ -15,7 +14,7 @@ class Torch : public Segments {
         expandable_(given.flag("expandable_segments")), max_split_(given.mib("max_split_size_mb")),
         rounding_(given.mib("max_non_split_rounding_mb", 20)),
         threshold_(given.number("garbage_collection_threshold", 0)) {
-    if (max_split_ < 20 * MIB) throw std::invalid_argument("max_split_size_mb: expected at least 20");
+    if (max_split_ < 20 * MIB) throw std::invalid_argument("max_split_size_mb: at least 20");
     if (!(threshold_ >= 0 && threshold_ < 1))
       throw std::invalid_argument("garbage_collection_threshold: expected at least 0, below 1");
   }
@@ -23,18 +22,15 @@ class Torch : public Segments {
     const Size size = rounded(bytes);
     Pool& pool = size > MIB ? large_ : small_;
     Block* block = find(pool, size, stream);
-    if (!block) {
-      if (threshold_ && source.limit != NO_LIMIT)
-        release_oldest(large_, std::floor(threshold_ * double(source.limit)));
+    if (!block && threshold_ && source.limit != NO_LIMIT)
+      release_oldest(large_, std::floor(threshold_ * double(source.limit)));
+    if (!block) block = fresh(pool, size, stream);
+    if (!block && max_split_ != NO_LIMIT &&
+        release_some(pool, std::max(size, max_split_), max_split_, stream))
       block = fresh(pool, size, stream);
-    }
-    if (!block && max_split_ != NO_LIMIT)
-      if (release_some(pool, std::max(size, max_split_), max_split_, stream))
-        block = fresh(pool, size, stream);
     if (!block) ++retries, trim(), block = fresh(pool, size, stream);
-    if (!block) return nullptr;
-    const Size rest = block->size - size;
-    if (&pool == &small_ || expandable_ ? rest >= 512 : size < max_split_ && rest > MIB)
+    const Size rest = block ? block->size - size : 0;
+    if (block && (&pool == &small_ || expandable_ ? rest >= 512 : size < max_split_ && rest > MIB))
       pool.insert(cut(pool, block, size));
     return block;
   }
@@ -51,19 +47,16 @@ class Torch : public Segments {
  private:
   Size rounded(Size n) const {
     const Size parts = n < 512 ? 0 : divisions_[std::min(std::max(log2_floor(n) - 20, 0), 15)];
-    if (parts <= 1 || n <= 512 * parts) return std::max<Size>(512, round_up(n, 512));
-    const Size floor = Size{1} << log2_floor(n), step = floor >> log2_floor(parts);
-    return n == floor ? n : step ? round_up(n, step) : 2 * floor;
+    if (parts > 1 && n > 512 * parts) return round_to_part(n, parts);
+    return std::max<Size>(512, round_up(n, 512));
   }
   Block* find(Pool& pool, Size size, std::uint32_t stream) {
     ++pool.clock;
     auto at = pool.free.first(stream, size);
     auto is_there = [&](auto it) { return it != pool.free.end() && (*it)->stream == stream; };
     if (!is_there(at)) return nullptr;
-    // A block with unmapped addresses behind it counts with them.
-    auto room = [](Block* b) { return b->size + (b->after && !b->after->mapped ? b->after->size : 0); };
     if (expandable_)
-      for (auto next = std::next(at); is_there(next) && room(*next) < room(*at);) at = next++;
+      for (auto next = std::next(at); is_there(next) && reach(*next) < reach(*at);) at = next++;
     const Size most = size < max_split_ ? max_split_ : size + rounding_;
     return (*at)->size < most || most == NO_LIMIT ? take(pool, at) : nullptr;
   }

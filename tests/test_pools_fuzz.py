@@ -1,0 +1,182 @@
+"""Traces and pickles of chance: nothing crashes, nothing is executed, sums stay sums."""
+
+import contextlib
+import io
+import pickle
+import pickletools
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kvpeak.base.errors import UserError
+from kvpeak.pools import snapshot, trace
+from kvpeak.pools.replay import Setting, policies, replay
+from kvpeak.pools.trace import BIRTHS, Op, Trace
+
+QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[*HealthCheck])
+SETTINGS = [
+    *(Setting(name) for name in policies()),
+    Setting("torch", "expandable_segments:True"),
+    Setting("torch", "max_split_size_mb:20,roundup_power2_divisions:[64:8,>:2]"),
+    Setting("torch", "garbage_collection_threshold:0.5"),
+    Setting("mlx", "backend:cuda,cap:1MiB,gc_limit:8MiB"),
+]
+
+
+@st.composite
+def programs(draw) -> Trace:
+    """Any order of operations on buffers that exist; frees twice and of strangers among them."""
+    made = Trace(streams=["0", "1"])
+    for _ in range(draw(st.integers(0, 60))):
+        op = draw(st.sampled_from(Op))
+        stream = draw(st.integers(0, 1))
+        size = draw(st.one_of(st.integers(0, 4096), st.integers(0, 2**31), st.integers(0, 2**40)))
+        if op in BIRTHS and op is not Op.PLACED:
+            made.born(op, size, stream=stream)
+        elif op in trace.DEATHS and made.buffers:
+            made.add(op, draw(st.integers(0, made.buffers - 1)), stream=stream)
+        elif op in (Op.WAIT, Op.CLEAR, Op.PRESSURE, Op.ATTEMPT, Op.SLACK, Op.HOLE):
+            made.add(op, bytes=size if op in trace.WITH_BYTES else 0, stream=stream)
+    return made
+
+
+@QUIET
+@given(programs(), st.sampled_from(SETTINGS), st.one_of(st.none(), st.integers(2**20, 2**33)))
+def test_any_program_is_replayed_with_figures_that_agree(program, setting, limit):
+    outcome = replay(program, setting, limit, bins=7)
+    assert outcome.reserved_peak <= (limit or 2**64)
+    assert outcome.reserved_end <= outcome.reserved_peak
+    assert outcome.requested_peak <= outcome.active_peak <= outcome.reserved_peak
+    assert outcome.hits <= outcome.requests
+    assert outcome.inside >= 0 and outcome.outside >= 0
+
+
+@QUIET
+@given(programs())
+def test_any_trace_survives_its_file(program):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.kvtrace"
+        trace.write(program, path)
+        assert vars(trace.read(path)) == vars(program)
+
+
+@QUIET
+@given(st.data())
+def test_a_damaged_trace_is_a_users_error_or_another_trace(data):
+    program = data.draw(programs())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "t.kvtrace"
+        trace.write(program, path)
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            at = data.draw(st.integers(0, len(content) - 1))
+            content[at] = data.draw(st.integers(0, 255))
+        path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+        with contextlib.suppress(UserError):
+            replay(trace.read(path), Setting("torch"))
+
+
+NUMBERS = st.integers(-(2**70), 2**70)
+EVENTS = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "action": st.sampled_from(
+                [
+                    "alloc",
+                    "free_requested",
+                    "free_completed",
+                    "segment_alloc",
+                    "segment_free",
+                    "segment_map",
+                    "segment_unmap",
+                    "oom",
+                    "snapshot",
+                    "user_defined",
+                ]
+            ),
+            "addr": st.one_of(st.sampled_from([0, 512, 4096]), NUMBERS),
+            "size": st.one_of(st.integers(0, 2**30), NUMBERS),
+            "stream": st.one_of(st.integers(0, 2), NUMBERS),
+            "time_us": NUMBERS,
+            "frames": st.lists(
+                st.dictionaries(st.text(max_size=8), NUMBERS, max_size=3), max_size=2
+            ),
+        },
+    ),
+    max_size=12,
+)
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | NUMBERS | st.text(max_size=9) | st.binary(max_size=9),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=9), inner, max_size=4)
+    ),
+    max_leaves=20,
+)
+
+
+@QUIET
+@given(st.lists(EVENTS, max_size=3), ANYTHING, ANYTHING)
+def test_any_snapshot_is_traces_or_a_users_error(devices, segments, annotations):
+    found = {"device_traces": devices, "segments": segments, "external_annotations": annotations}
+    read(pickle.dumps(found))
+
+
+@QUIET
+@given(st.data())
+def test_any_bytes_are_traces_or_a_users_error(data):
+    event = {"action": "alloc", "addr": 512, "size": 9, "stream": 0, "time_us": 1}
+    content = bytearray(pickle.dumps({"device_traces": [[event, event]], "segments": []}))
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(content) - 1))
+        content[at : at + 1] = data.draw(st.binary(max_size=3))
+    read(bytes(content))
+
+
+def read(content: bytes) -> None:
+    try:
+        for found in snapshot.open_snapshot(Path("s.pickle"), io.BytesIO(content)):
+            replay(found, Setting("torch"))
+    except UserError:
+        pass
+
+
+ran = []
+
+
+def run_me(*arguments):
+    ran.append(arguments)
+
+
+class Hostile:
+    def __init__(self, *reduced):
+        self.reduced = reduced
+
+    def __reduce__(self):
+        return self.reduced
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize(
+    "hostile",
+    [
+        Hostile(run_me, ("now",)),
+        Hostile(eval, ("ran.append(1)",)),
+        Hostile(getattr, (run_me, "__call__")),
+        run_me,
+        Hostile,
+        pickletools,
+    ],
+    ids=["call", "eval", "getattr", "function", "class", "module"],
+)
+def test_code_in_a_pickle_is_refused_and_not_run(hostile, protocol):
+    try:
+        content = pickle.dumps({"device_traces": [], "x": hostile}, protocol)
+    except TypeError:  # a module cannot be pickled
+        content = b"cpickletools\ndis\n."
+    with pytest.raises(UserError, match="refused, nothing was run"):
+        snapshot.load(io.BytesIO(content), "s.pickle")
+    assert ran == []

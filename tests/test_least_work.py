@@ -108,5 +108,5 @@ def test_decode_reads_every_weight_but_the_embedding_and_the_cache(shapes):
     row = kv_bytes_per_token(CONFIG, "float32")
     # 3 tokens from a prompt of 4: two steps, which attend to 5 and 6 tokens
     steps = [weights - embedding + row * (context + 1) for context in (5, 6)]
-    assert decode_bytes(shapes, 4, 3) == sum(steps) / 2
+    assert decode_bytes(shapes, 4, 3, row) == sum(steps) / 2
     assert mx.float32.size == shapes.itemsize

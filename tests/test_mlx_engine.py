@@ -244,11 +244,11 @@ def test_what_cannot_be_allocated_is_the_outcome_oom(engine):
         ({"options": {"attention": "flash"}}, "attention flash: expected naive or fused"),
         (
             {"kv_cache": "cat", "model": {"folder": "mamba"}},
-            "kv_cache cat: cannot take the place of the model's own ArraysCache",
+            "kv_cache cat: takes the place of a model's plain KV caches, and this one has none: layers",
         ),
         (
             {"kv_cache": "quantized-4", "model": {"folder": "narrow"}},
-            "kv_cache quantized-4: the model cannot",
+            "kv_cache quantized-4: layer 0 (QuantizedKVCache): the model cannot",
         ),
     ],
 )

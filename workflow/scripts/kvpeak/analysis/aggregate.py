@@ -22,6 +22,7 @@ TEXTS = (
         "loop",
         "attention",
         "cap_bytes",
+        "kv_layers",
         "blas",
         "energy_source",
         "harness",

@@ -5,6 +5,7 @@ Both counts are lower bounds of the work. A ratio to the machine's calibrated pe
 may still pass 100 %: weights that fit in a cache are read faster than memory can deliver them.
 """
 
+from kvpeak.base.model_config import quantization
 from kvpeak.inputs.shapes import ITEMSIZE, Shapes, kv_bytes_per_token, read_shapes, weight_tensors
 
 # Model types whose decoder layers are these: q, k, v and output, a gated MLP, keys and values of
@@ -18,7 +19,7 @@ def counted_shapes(config: dict, dtype: str) -> Shapes | None:
     Raises UserError for a config of such a model that lacks one of them.
     """
     family = COUNTED_AS.get(config.get("model_type"))
-    if family is None or dtype not in ITEMSIZE or config.get("quantization"):
+    if family is None or dtype not in ITEMSIZE or quantization(config):
         return None
     return read_shapes(config | {"model_type": family}, "config.json", dtype)
 
@@ -67,7 +68,9 @@ def layer_weights(shapes: Shapes) -> int:
     return shapes.hidden * (2 * q + 2 * kv + 3 * shapes.intermediate)
 
 
-def decode_bytes(shapes: Shapes, prompt_tokens: int, generated_tokens: int) -> float:
+def decode_bytes(
+    shapes: Shapes, prompt_tokens: int, generated_tokens: int, kv_bytes_per_token: float
+) -> float:
     """Bytes that a decode step has to move at least, the mean over a generation's steps.
 
     Every weight is read once (of an embedding that is not also the output projection one row, which
@@ -76,6 +79,5 @@ def decode_bytes(shapes: Shapes, prompt_tokens: int, generated_tokens: int) -> f
     / 2. A cache that copies itself moves more.
     """
     embedding = 0 if shapes.tied else shapes.vocab * shapes.hidden * shapes.itemsize
-    row = 2 * shapes.layers * shapes.kv_heads * shapes.head_dim * shapes.itemsize
     context = prompt_tokens + generated_tokens / 2
-    return sum(weight_tensors(shapes)) - embedding + row * (context + 1)
+    return sum(weight_tensors(shapes)) - embedding + kv_bytes_per_token * (context + 1)

@@ -17,9 +17,11 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
+from kvpeak.inputs.shapes import kv_bytes_per_token
 
 UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
-WORK = ("kv_bytes_per_token", "prefill_flops", "decode_bytes")
+HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
+WORK = (*HELD, "kv_bytes_from_shapes", "prefill_flops", "decode_bytes")
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
@@ -117,6 +119,7 @@ def said(record: Record) -> dict:
         "loop": record.text("engine", "loop"),
         "attention": record.text("engine", "attention"),
         "cap_bytes": record.text("engine", "cap_bytes") or "",
+        "kv_layers": record.text("engine", "kv_layers"),
         "blas": record.text("engine", "blas"),
         "energy_source": record.text("energy", "source"),
         "harness": harness,
@@ -148,24 +151,34 @@ def _joules_of(runs: Iterable[dict], joules: str, tokens: str) -> float | None:
 
 
 def optional_work(record: Record) -> dict:
-    """What the shapes say of the cell: bytes of keys and values a token, the least work a phase.
+    """What one token adds, and the least work of each phase.
 
-    A model whose config says it in another way has none of these, and all its measured figures.
+    What the engine measured goes before what the shapes say. A model whose config says it in another
+    way has no figures of the shapes, and all its measured ones.
     """
-    empty = dict.fromkeys(WORK)
+    measured = {name: record.number("engine", name) for name in HELD}
     try:
-        return empty | work(record)
+        counted = work(record, measured["kv_bytes_per_token"])
     except (UserError, KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError):
-        return empty
+        counted = {}
+    said = {name: value for name, value in measured.items() if value is not None}
+    return dict.fromkeys(WORK) | counted | said
 
 
-def work(record: Record) -> dict:
-    """The figures of WORK that follow from the model's shapes. Raises whatever a config causes."""
+def work(record: Record, measured: float | None) -> dict:
+    """The figures of WORK that follow from the model's shapes. Raises whatever a config causes.
+
+    measured: the bytes of one token's keys and values, if the engine says them.
+    """
     request, dtype = record.items("request"), record.text("engine", "dtype")
     config = read_config(request["model"]["folder"])
-    if config is None or not keeps_all(request["kv_cache"]):
+    if config is None:
         return {}
-    found = {"kv_bytes_per_token": kv_bytes(config, dtype)}
+    formula = kv_bytes_per_token(config, dtype)
+    found = {"kv_bytes_from_shapes": formula}
+    if not keeps_all(request["kv_cache"]):
+        return found
+    found["kv_bytes_per_token"] = kv_bytes(config, dtype)
     shapes = counted_shapes(config, dtype)
     if shapes is None or (record.text("engine", "method") or "live") != "live":
         return found
@@ -175,7 +188,7 @@ def work(record: Record) -> dict:
     fused = (record.text("engine", "attention") or "naive") != "naive"
     return found | {
         "prefill_flops": prefill_flops(shapes, tokens, chunk, fused),
-        "decode_bytes": round(decode_bytes(shapes, tokens, generated)),
+        "decode_bytes": round(decode_bytes(shapes, tokens, generated, measured or formula)),
     }
 
 

@@ -23,6 +23,7 @@ _TEXT = (
         "loop",
         "attention",
         "cap_bytes",
+        "kv_layers",
         "blas",
         "energy_source",
         "harness",

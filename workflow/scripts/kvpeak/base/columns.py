@@ -261,7 +261,15 @@ SUMMARY = Table(
             "",
             "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say",
         ),
-        ("kv_bytes_per_token", "bytes", "keys and values that one token adds, from the shapes"),
+        (
+            "kv_bytes_per_token",
+            "bytes",
+            "keys and values that one token adds, as the engine's caches hold them; from the shapes where it does not say",
+        ),
+        ("kv_bytes_from_shapes", "bytes", "the same by 2 · layers · KV heads · head size · bytes"),
+        ("kv_window_bytes", "bytes", "the most that caches with a window come to hold"),
+        ("kv_state_bytes", "bytes", "states of a fixed size, such as a convolution's"),
+        ("kv_layers", "", "which layers keep what, counted from 0"),
         (
             "prefill_flops",
             "FLOPs",

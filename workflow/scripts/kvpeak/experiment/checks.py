@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from kvpeak.base.axes import AXES
+from kvpeak.base.model_config import sizes
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES
 
@@ -80,8 +81,8 @@ def _check_prompts(matrix) -> None:
 
 
 def _check_positions(matrix, prompt: str, model: str) -> None:
-    positions = matrix.shapes(model).get("max_position_embeddings")
-    if not isinstance(positions, int):
+    positions = sizes(matrix.shapes(model)).positions
+    if positions is None:
         return
     tokens, generate = matrix.prompts[prompt]["tokens"], matrix.generate(model)
     if generate >= positions:

@@ -3,6 +3,9 @@
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.model_config import sizes
+
+BYTES = 256  # ids of a model without a tokenizer, if its config does not say how many it has
 
 
 def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list[int]:
@@ -29,18 +32,33 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
 def cut(corpus: Path, tokenizer: Path | None, config: dict, tokens: int) -> list[int]:
     """The first `tokens` token ids of the corpus for a model with this config.json.
 
-    Raises UserError when the corpus, or the model's positions, are fewer.
+    Raises UserError when the corpus, or the model's positions, are fewer, and when an id is beyond
+    the model's vocabulary.
     """
-    config = config.get("text_config", config)
-    positions = config.get("max_position_embeddings", tokens)
-    if tokens > positions:
+    said = sizes(config)
+    if said.positions is not None and tokens > said.positions:
         raise UserError(
-            f"{tokens} tokens asked for, but the model has {positions} positions; shorten the prompt"
+            f"{tokens} tokens asked for, but the model has {said.positions} positions; "
+            "shorten the prompt"
         )
-    ids = corpus_tokens(corpus, tokenizer, config["vocab_size"])
+    ids = corpus_tokens(corpus, tokenizer, said.vocab or BYTES)
     if tokens > len(ids):
         raise UserError(
             f"{corpus}: {tokens} tokens asked for, but it has {len(ids)} of this model's; "
             "shorten the prompt or give a longer corpus"
         )
+    check_ids(ids[:tokens], said.vocab, tokenizer or corpus)
     return ids[:tokens]
+
+
+def check_ids(ids: list[int], vocabulary: int | None, where: Path | str) -> None:
+    """Raise UserError if an id is not one of the model's; None: how many it has is not known.
+
+    MLX does not check: it would read beyond the embedding.
+    """
+    beyond = [number for number in ids if number < 0 or (vocabulary and number >= vocabulary)]
+    if beyond:
+        raise UserError(
+            f"{where}: token id {beyond[0]}: the model's vocabulary has {vocabulary} ids, from 0; "
+            "use the tokenizer that belongs to the model"
+        )

@@ -1,15 +1,16 @@
 """Model shapes: the part of a Hugging Face config.json that decides how large every tensor is."""
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.model_config import dtype_of, key_of, sizes, value_of
 from kvpeak.base.shipped import shipped
 
 CONFIGS = shipped("config/models")
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
-DTYPE_KEYS = ("torch_dtype", "dtype")  # of one meaning: transformers renamed it
 FAMILIES = ("qwen2", "llama")
 BLOCK = 256  # weights in one block of a GGUF k-quant
 BLOCK_BYTES = {"Q4_K": 144, "Q6_K": 210}
@@ -78,27 +79,26 @@ def find_shapes(name_or_path: str, dtype: str | None = None) -> Shapes:
 
 
 class _Config:
-    """A config's keys, checked as they are read. A key that is null counts as missing."""
+    """A config's sizes, checked as they are read, under the names that the config gives them."""
 
     def __init__(self, config: dict, where: str):
         self.config = config
         self.where = where
+        self.sizes = sizes(config)
 
     def fail(self, key: str, message: str):
         raise UserError(f"{self.where}: {key}: {self.config.get(key)!r}: expected {message}")
 
-    def size(self, key: str, default: int | None = None) -> int:
-        value = self.config.get(key)
-        if value is None and default is not None:
-            return default
-        if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-            self.fail(key, "a positive integer")
-        return value
+    def size(self, name: str) -> int:
+        found, said = getattr(self.sizes, name), value_of(self.config, name)
+        if found is None or (said is not None and said != found):
+            self.fail(key_of(self.config, name), "a positive integer")
+        return found
 
     def dtype(self) -> str:
-        """The type of the weights; newer files call the key dtype, older ones torch_dtype."""
-        key = next((key for key in DTYPE_KEYS if self.config.get(key) is not None), DTYPE_KEYS[0])
-        return self.known(key, self.config.get(key) or "float32")
+        said = value_of(self.config, "dtype")
+        found = dtype_of(self.config) if said is not None else "float32"
+        return self.known(key_of(self.config, "dtype"), said if found is None else found)
 
     def known(self, key: str, dtype: str) -> str:
         if dtype not in tuple(ITEMSIZE):
@@ -118,11 +118,10 @@ def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:
     family = config.get("model_type")
     if family not in FAMILIES:
         keys.fail("model_type", f"one of {', '.join(FAMILIES)}, which the replay has traces for")
-    heads, hidden = keys.size("num_attention_heads"), keys.size("hidden_size")
-    kv_heads = keys.size("num_key_value_heads", default=heads)
+    heads, hidden, kv_heads = keys.size("heads"), keys.size("hidden"), keys.size("kv_heads")
     if heads % kv_heads:
-        keys.fail("num_key_value_heads", f"a divisor of num_attention_heads ({heads})")
-    if config.get("head_dim") is None and hidden % heads:
+        keys.fail(key_of(config, "kv_heads"), f"a divisor of num_attention_heads ({heads})")
+    if value_of(config, "head_dim") is None and hidden % heads:
         keys.fail("num_attention_heads", f"a divisor of hidden_size ({hidden}), or a head_dim")
     stored = keys.dtype()
     dtype = keys.known("dtype", dtype) if dtype else stored
@@ -133,14 +132,14 @@ def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:
         keys.fail("gguf_file_type", "model_type qwen2 and torch_dtype float32 beside it")
     return Shapes(
         family="quantized-qwen2" if gguf else family,
-        layers=keys.size("num_hidden_layers"),
+        layers=keys.size("layers"),
         hidden=hidden,
-        intermediate=keys.size("intermediate_size"),
+        intermediate=keys.size("intermediate"),
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=keys.size("head_dim", default=hidden // heads),
-        vocab=keys.size("vocab_size"),
-        positions=keys.size("max_position_embeddings"),
+        head_dim=keys.size("head_dim"),
+        vocab=keys.size("vocab"),
+        positions=keys.size("positions"),
         tied=bool(config.get("tie_word_embeddings", False)),
         dtype=dtype,
         stored=stored,
@@ -180,9 +179,11 @@ def _more_bits(layer: int, layers: int) -> bool:
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
-def kv_bytes_per_token(config: dict, dtype: str) -> int:
-    """Bytes of keys and values that one token adds: 2 · layers · kv_heads · head_dim · itemsize."""
-    heads = config["num_attention_heads"]
-    kv_heads = config.get("num_key_value_heads") or heads
-    head_dim = config.get("head_dim") or config["hidden_size"] // heads
-    return 2 * config["num_hidden_layers"] * kv_heads * head_dim * ITEMSIZE[dtype]
+def kv_bytes_per_token(config: dict, dtype: str) -> int | None:
+    """Bytes of keys and values that one token adds: 2 · layers · kv_heads · head_dim · itemsize.
+
+    None where the config does not say one of them, or the type is not a floating one.
+    """
+    said = sizes(config)
+    parts = (said.layers, said.kv_heads, said.head_dim, ITEMSIZE.get(dtype))
+    return None if None in parts else 2 * math.prod(parts)

@@ -14,6 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.model_config import dtype_of
 from kvpeak.inputs import gguf
 from kvpeak.inputs.model_folder import RECORD, read_config, verify_model
 
@@ -56,9 +57,9 @@ def random_model(config: dict, seed: int, dtype: str | None) -> nn.Module:
     Each parameter is drawn as its class draws it, matrices then times RANDOM_SCALE. `dtype` None
     takes the config's. Quantised when the config says so.
     """
-    dtype = dtype or config.get("torch_dtype") or config.get("dtype") or "float32"
+    dtype = dtype or dtype_of(config) or "float32"
     mx.random.seed(seed)
-    model = _build(config)
+    model = build(config)
     model.apply(lambda p: p * RANDOM_SCALE if p.ndim > 1 else p)
     model.set_dtype(_dtype(dtype))
     if quantization := config.get("quantization"):
@@ -67,14 +68,18 @@ def random_model(config: dict, seed: int, dtype: str | None) -> nn.Module:
     return model
 
 
-def _build(config: dict) -> nn.Module:
-    """The config's model with the weights that its class draws, none of them evaluated yet."""
+def build(config: dict) -> nn.Module:
+    """The config's model with the weights that its class draws, none of them evaluated yet.
+
+    Whatever its size, it takes no memory until something is computed. Raises UserError.
+    """
     model_class, args_class = model_classes(config)
     try:
         model = model_class(args_class.from_dict(config))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except Exception as error:  # the classes of mlx-lm raise anything
+        reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"config.json: mlx-lm cannot build a {config['model_type']} from it: {error}"
+            f"config.json: mlx-lm cannot build a {config['model_type']} from it: {reason}"
         ) from None
     model.eval()
     return model
@@ -94,6 +99,11 @@ def model_classes(config: dict) -> tuple[type, type]:
         from mlx_lm.utils import _get_classes
 
         return _get_classes(config)
+    except SystemExit:  # its olmo ends the process where a package is missing
+        raise UserError(
+            f"config.json: model_type: {model_type!r}: mlx-lm's own module for it needs a package "
+            "that is not installed"
+        ) from None
     except (AttributeError, ImportError, KeyError, TypeError, ValueError):
         raise UserError(
             f"config.json: model_type: {model_type!r}: expected a model type that mlx-lm has"
@@ -151,7 +161,7 @@ def _load_safetensors(folder: Path, dtype: str | None) -> tuple[nn.Module, dict]
 
 
 def _load_gguf(path: Path, config: dict, dtype: str | None) -> nn.Module:
-    model = _build(config)
+    model = build(config)
     weights = gguf.llama_weights(path, _dtype(dtype or "float32"))
     try:
         model.load_weights(list(weights.items()))

@@ -8,13 +8,15 @@ from pathlib import Path
 from time import perf_counter
 
 import mlx.core as mx
-from mlx.utils import tree_flatten
 
 from kvpeak.base.errors import Unsupported, UserError
+from kvpeak.base.model_config import end_ids
 from kvpeak.base.numbers import MIB
+from kvpeak.inputs.prompts import check_ids
 from kvpeak.live import allocator, attention, device, generation, loading
 from kvpeak.live.generation import Generation, Sampling, Watch
-from kvpeak.live.kv_caches import make_caches
+from kvpeak.live.kv_caches import last_update, make_caches
+from kvpeak.live.kv_state import KVState, arrays_of, measure
 from kvpeak.live.pool import Pool
 from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.system.host import installed_version
@@ -24,6 +26,9 @@ PACKAGES = (
     *("mlx", "mlx-lm", "mlx-cuda-12", "mlx-cuda-13"),
     *("nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
+
+LONGEST_REASON = 200  # characters
+NO_METAL = "No Metal back-end"
 
 
 def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
@@ -87,7 +92,8 @@ class Cell:
     def __init__(self, request: dict, pool: Pool | None):
         """Load, and find out whether the model takes the cache. Raises UserError and Unsupported."""
         protocol, options, entry = request["protocol"], request["options"], request["model"]
-        self.prompt = read_prompt(Path(request["prompt"]["path"]))
+        self._prompt_file = Path(request["prompt"]["path"])
+        self.prompt = read_prompt(self._prompt_file)
         self._kv_cache, self._pool = request["kv_cache"], pool
         self._chunk = None if options["prefill_chunk"] == "whole" else options["prefill_chunk"]
         self._loop, loop_mib = find_loop(options.get("loop", "own"))
@@ -109,7 +115,7 @@ class Cell:
             stop=frozenset() if protocol["ignore_eos"] else end_ids(config),
         )
         attention.use(options["attention"])
-        dtype, own_attention = self._check_cache()
+        dtype, own_attention, held = self._check_cache()
         self.loaded = {
             "load_s": load_s,
             "loaded_mib": allocator.counting.active() / MIB,
@@ -118,6 +124,7 @@ class Cell:
             "attention": "own" if own_attention else options["attention"],
             "loop": options.get("loop", "own"),
             "loop_mib": loop_mib,
+            **held.as_dict(),
         }
 
     def generate(self, on_first_token: Callable[[], None]) -> tuple[Generation, dict[str, float]]:
@@ -144,26 +151,31 @@ class Cell:
         length = self.prompt.size + self._sampling.generate
         return make_caches(self._kv_cache, self._model, length)
 
-    def _check_cache(self) -> tuple[str, bool]:
-        """The dtype of the cache, and whether model or cache computes attention in its own way.
+    def _check_cache(self) -> tuple[str, bool, KVState]:
+        """The dtype of the cache, whether attention is the model's own, and what the caches hold.
 
         Builds the graphs of a pass over two tokens and one over the next, and computes neither.
         Raises Unsupported if that fails with this cache and works with mlx-lm's.
         """
-        self._trace(make_caches("mlx-lm", self._model, 3))
+        try:
+            self._trace(make_caches("mlx-lm", self._model, 3))
+        except Exception as error:  # mlx-lm's models raise anything
+            if NO_METAL in str(error):
+                raise Unsupported(f"the model's kernels need Metal: {said(error)}") from error
+            raise UserError(f"mlx-lm cannot run the model of this config: {said(error)}") from error
         caches = self._caches()
-        with attention.calls() as calls:
+        with attention.calls() as calls, last_update(caches) as last:
             try:
                 logits = self._trace(caches)
-            except (AttributeError, TypeError, ValueError) as error:
-                reason = " ".join(str(error).split())
+            except Exception as error:  # mlx-lm's models raise anything
+                where = f"{last[-1]}: " if last else ""
                 raise Unsupported(
-                    f"kv_cache {self._kv_cache}: the model cannot use it: {reason}"
+                    f"kv_cache {self._kv_cache}: {where}the model cannot use it: {said(error)}"
                 ) from error
-        state = [leaf for _, leaf in tree_flatten([cache.state for cache in caches])]
-        dtypes = [leaf.dtype for leaf in [*state, logits] if isinstance(leaf, mx.array)]
-        dtype = next(dtype for dtype in dtypes if mx.issubdtype(dtype, mx.floating))
-        return str(dtype).removeprefix("mlx.core."), not calls
+        check_ids(self.prompt.tolist(), logits.shape[-1], self._prompt_file)
+        state = arrays_of([cache.state for cache in caches])
+        floating = (leaf.dtype for leaf in [*state, logits] if is_floating(leaf))
+        return str(next(floating)).removeprefix("mlx.core."), not calls, measure(caches)
 
     def _trace(self, caches: list) -> mx.array:
         self._model(mx.zeros((1, 2), mx.uint32), cache=caches)
@@ -173,6 +185,16 @@ class Cell:
 def entry_name(request: dict) -> str:
     """What a recording is of: the cell's place on the axes."""
     return " ".join(f"{value}" for value in request.get("cell", {}).values())
+
+
+def said(error: Exception) -> str:
+    """What an error of mlx-lm's says, in the beginning of one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + "…"
+
+
+def is_floating(array: mx.array) -> bool:
+    return mx.issubdtype(array.dtype, mx.floating)
 
 
 def find_loop(name: str) -> tuple[Callable[..., Generation], float]:
@@ -199,12 +221,6 @@ def read_prompt(path: Path) -> mx.array:
         raise UserError(
             f'{path}: {error}; expected {{"tokens": [ids]}}, as cut_prompt.py writes it'
         ) from None
-
-
-def end_ids(config: dict) -> frozenset[int]:
-    """The ids that end a text, as the model's config.json gives them: none, one or several."""
-    ids = config.get("eos_token_id")
-    return frozenset(ids if isinstance(ids, list) else [] if ids is None else [ids])
 
 
 def measured(result: Generation) -> dict:

@@ -347,3 +347,51 @@ def test_a_commands_table_lies_in_the_folder_that_is_its_alone(file):
     with pytest.raises(ConfigError, match=r"expected a path inside \{out\}, such as"):
         matrix(commits={"c": entry})
     assert matrix(commits={"c": COMMAND}).commits["c"]["output"]["format"] == "csv"
+
+
+def test_a_variants_variables_reach_the_request_as_text():
+    variants = {
+        "default": {},
+        "plain": {"env": {"MLX_CUDA_USE_CUDNN_SDPA": 0, "OMP_PROC_BIND": "true"}},
+    }
+    made = matrix(variants=variants, compare=[])
+    asked = {cell.variant: made.request(cell) for cell in made.combinations}
+    assert asked["plain"]["env"] == {"MLX_CUDA_USE_CUDNN_SDPA": "0", "OMP_PROC_BIND": "true"}
+    assert "env" not in asked["plain"]["options"]
+    assert "env" not in asked["default"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "PATH",
+        "LD_PRELOAD",
+        "PYTHONPATH",
+        "HF_TOKEN",
+        "HOME",
+        "DYLD_INSERT_LIBRARIES",
+        "MY_TOKEN",
+        "CXX",
+    ],
+)
+def test_a_variable_that_decides_what_runs_is_refused(name):
+    with pytest.raises(
+        ConfigError, match=rf"variants.plain.env.{name}: may not be set by a matrix"
+    ):
+        matrix(variants={"plain": {"env": {name: "x"}}}, compare=[])
+
+
+@pytest.mark.parametrize(
+    "env", [{}, {"a b": "x"}, {"A": "x\ny"}, {"A": True}, {"A": 1.5}, {"A=B": "x"}]
+)
+def test_what_is_no_variable_is_refused_by_its_key(env):
+    with pytest.raises(ConfigError, match=r"variants\.plain\.env"):
+        matrix(variants={"plain": {"env": env}}, compare=[])
+
+
+def test_too_many_combinations_are_refused_before_they_are_made():
+    names = {f"p{number}": {"tokens": 9} for number in range(2000)}
+    with pytest.raises(
+        ConfigError, match="48,000,000 combinations of the six axes; expected at most"
+    ):
+        matrix(prompts=names, variants={f"v{number}": {} for number in range(2000)}, compare=[])

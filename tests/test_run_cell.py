@@ -84,6 +84,16 @@ def test_the_record_says_what_was_asked_what_answered_and_where(cell):
     assert (cell.folder / record["log"] / "events.jsonl").read_text().count("\n") == 12
 
 
+def test_the_engine_gets_the_variables_of_its_variant(cell):
+    cell.engine("""
+load()
+say("outcome", outcome="unsupported", detail=os.environ["MADE_UP"])
+""")
+    cell.run(env={"MADE_UP": "as asked"})
+    assert cell.record()["detail"] == "as asked"
+    assert cell.record()["request"]["env"] == {"MADE_UP": "as asked"}
+
+
 def test_figures_that_the_engine_does_not_know_are_empty(cell):
     cell.engine("""
 load()

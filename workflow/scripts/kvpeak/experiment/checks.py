@@ -8,6 +8,14 @@ from kvpeak.base.model_config import sizes
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES
 
+# What decides which code runs (PATH, LD_PRELOAD, PYTHONPATH …), what it may read (tokens, proxies, the home folder),
+# and what kvpeak sets itself.
+NOT_TO_BE_SET = re.compile(
+    r"(LD|DYLD|PYTHON|GIT|SSH|BASH|XDG|HF|KVPEAK|SNAKEMAKE|PIP|UV|CARGO|RUST)_?\w*"
+    r"|PATH|HOME|SHELL|ENV|IFS|CDPATH|PS4|USER|LOGNAME|TMPDIR|TMP|TEMP|VIRTUAL_ENV|CUDA_VISIBLE_DEVICES"
+    r"|CXX|CC|CFLAGS|CXXFLAGS|LDFLAGS|\w*(TOKEN|KEY|SECRET|PASSWORD|PROXY|PRELOAD|INJECT\w*)"
+)
+
 # The section of matrix.yaml that lists the names on each axis.
 SECTION = dict(
     zip(AXES, ("commits", "models", "prompts", "kv_caches", "caps", "variants"), strict=True)
@@ -19,7 +27,21 @@ def check_matrix(matrix) -> None:
     _check_selectors(matrix)
     _check_compare(matrix)
     _check_caps(matrix)
+    _check_env(matrix)
     _check_prompts(matrix)
+
+
+def _check_env(matrix) -> None:
+    """Raises ConfigError for a variable that decides which program runs, what it may read, or how it is measured."""
+    for variant, options in matrix.variants.items():
+        for name in options.get("env", {}):
+            if NOT_TO_BE_SET.fullmatch(name):
+                raise ConfigError(
+                    matrix.file,
+                    f"variants.{variant}.env.{name}",
+                    "may not be set by a matrix; expected a variable of the engine, "
+                    "such as MLX_CUDA_USE_CUDNN_SDPA",
+                )
 
 
 def _check_selectors(matrix) -> None:

@@ -44,6 +44,7 @@ ENGINES = {
     ),
 }
 POOL_CAPS = r"default|none|\d+x"  # of MLX with the pool candle in place of its own
+RUNNER_OPTIONS = ("env",)  # of a variant, for the process and not for the engine
 PROTOCOL_OPTIONS = ("repeat_penalty",)  # of a variant, instead of the protocol's
 STOCK_CHUNK = 2048  # tokens in a pass of mlx-lm's own prefill, where the variant does not say
 COMMAND = "command"  # any external program, which says itself what it has
@@ -75,7 +76,7 @@ def not_applicable(name: str, cell: Cell, options: dict) -> str:
     if not has_kv_cache(name, cell.kv_cache):
         return f"not applicable: engine {name} has no KV cache {cell.kv_cache}"
     for option, value in options.items():
-        if option in PROTOCOL_OPTIONS:
+        if option in (*PROTOCOL_OPTIONS, *RUNNER_OPTIONS):
             continue
         if option not in engine.options or engine.only.get(option, value) != value:
             return f"not applicable: engine {name} has no option {option} ({value})"

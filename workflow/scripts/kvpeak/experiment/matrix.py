@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +19,8 @@ from kvpeak.experiment.entries import commit_entry, model_entry
 from kvpeak.experiment.order import balanced_order
 from kvpeak.experiment.schema import MATRIX, defaults
 from kvpeak.system import host
+
+MOST_COMBINATIONS = 2_000_000  # before `exclude`; looking at each takes about 5 µs
 
 
 class Matrix:
@@ -47,7 +50,18 @@ class Matrix:
 
     @cached_property
     def combinations(self) -> list[Cell]:
-        """Every planned combination of the axes, as its round 1, in the file's order."""
+        """Every planned combination of the axes, as its round 1, in the file's order.
+
+        Raises ConfigError if they are too many to look at each.
+        """
+        number = math.prod(len(self.axis(name)) for name in AXES)
+        if number > MOST_COMBINATIONS:
+            raise ConfigError(
+                self.file,
+                "",
+                f"{number:,} combinations of the six axes; expected at most {MOST_COMBINATIONS:,}: "
+                "split the matrix, or shorten an axis",
+            )
         product = itertools.product(*(self.axis(name) for name in AXES))
         if not self.exclude:
             return [Cell(*names) for names in product]

@@ -24,6 +24,7 @@ def model_folder(commit: dict, name: str, model: dict) -> str:
 def request(cell: Cell, commit: dict, model: dict, prompt: dict, options: dict, protocol: dict):
     """The request of one cell: its six entries, and the protocol."""
     options = dict(options)
+    env = {name: str(value) for name, value in options.pop("env", {}).items()}
     own_protocol = {key: options.pop(key) for key in PROTOCOL_OPTIONS if key in options}
     asked = {key: value for key, value in model.items() if key != "generate"}
     if commit["engine"] == "candle-replay":
@@ -45,6 +46,7 @@ def request(cell: Cell, commit: dict, model: dict, prompt: dict, options: dict, 
         "kv_cache": cell.kv_cache,
         "cap": cell.cap,
         "options": options,
+        **({"env": env} if env else {}),
         "protocol": {key: protocol[key] for key in _RUN_PROTOCOL}
         | own_protocol
         | {"generate": model.get("generate", protocol["generate"]), "seed": model["seed"]},

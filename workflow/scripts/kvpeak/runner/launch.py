@@ -64,7 +64,7 @@ def _answers(attempt: Attempt) -> Conversation | Table:
 @contextlib.contextmanager
 def _child(attempt: Attempt) -> Iterator[Child]:
     """The engine's process, which is stopped if the block fails, and reaped in any case."""
-    environment = dict(os.environ)
+    environment = os.environ | attempt.request.get("env", {})
     if attempt.gpu:
         environment["CUDA_VISIBLE_DEVICES"] = attempt.gpu.uuid
     folder = attempt.request["external"]["folder"] if attempt.external else None

@@ -55,7 +55,7 @@ def test_every_verdict_is_a_row(check, tmp_path):
         "claim": "the peak of cat is one MiB",
         "cells": "none",
         "verdict": "fails",
-        "detail": "1,000.0, expected 1 (+99,900.0 %); ± 5 %",
+        "detail": "1,000.0 (998.0 to 1,001.0 in 4 processes), expected 1 (+99,900.0 %); ± 5 %",
         "source": "this test",
         "kind": "value",
         "groups": "1",
@@ -70,7 +70,7 @@ def test_a_failing_claim_is_printed_and_fails_only_the_reading(check, run, tmp_p
     assert (code, errors) == (1, "")
     assert printed.splitlines()[:2] == [
         "2 fails, 0 does not repeat, 0 not testable, 0 holds, 0 not measured here",
-        "fails: the peak of cat is one MiB (none): 1,000.0, expected 1 (+99,900.0 %); ± 5 %",
+        "fails: the peak of cat is one MiB (none): 1,000.0 (998.0 to 1,001.0 in 4 processes), expected 1 (+99,900.0 %); ± 5 %",
     ]
 
 
@@ -114,3 +114,22 @@ def test_the_program_names_a_table_that_is_not_there():
     assert done.returncode == 1
     assert done.stderr.startswith("check: nowhere/plan.csv: No such file or directory; make it")
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_table_that_a_spreadsheet_saved_is_refused_by_name(run, tmp_path):
+    for name in ("plan", "summary", "runs"):
+        text = (SMALL / f"{name}.csv").read_text()
+        (tmp_path / f"{name}.csv").write_text(text.replace(",", ";"))
+    expected = tmp_path / "expected.yaml"
+    expected.write_text(yaml.safe_dump({"claims": [FAILING]}))
+    tables = [f"--{name}={tmp_path / name}.csv" for name in ("plan", "summary", "runs")]
+    code, _, errors = run(*tables, f"--expected={expected}", f"--out={tmp_path / 'checks.csv'}")
+    assert code == 1
+    assert "plan.csv: its fields are separated by semicolons" in errors
+    assert not (tmp_path / "checks.csv").exists()
+
+
+def test_a_claim_that_a_spreadsheet_would_calculate_is_marked(check, tmp_path):
+    check(FAILING | {"claim": "=1+1"})
+    with (tmp_path / "checks.csv").open(newline="") as file:
+        assert next(csv.DictReader(file))["claim"] == "'=1+1"

@@ -139,7 +139,9 @@ def test_value(judge):
     cell = {"model": "tiny", "prompt": "alice-512", "kv_cache": "cat", "cap": "none"}
     entry = {"kind": "value", "of": cell, "column": "peak_footprint_mib", "expected": 980}
     found = judge(entry | {"tolerance_pct": 3})
-    assert found == {"": ("holds", "1,000.0, expected 980.0 (+2.0 %); ± 3 %")}
+    assert found == {
+        "": ("holds", "1,000.0 (998.0 to 1,001.0 in 4 processes), expected 980.0 (+2.0 %); ± 3 %")
+    }
     assert judge(entry | {"tolerance_pct": 1})[""][0] == "fails"
     speed = judge(entry | {"column": "decode_tok_s", "expected": 100, "tolerance_pct": 1})
     assert speed[""] == ("holds", "100.0 (n = 4), expected 100.0 (0.0 %); ± 1 %")
@@ -376,11 +378,39 @@ def test_growth_law_of_five_lengths(load):
 
     verdict, detail = judge(of={"cap": "none"})
     assert verdict == "holds"
-    assert "T2: 0.001 (0.001 to 0.001); T2 makes up 100 % at 8,000 tokens" in detail
+    assert "T2: 0.001 (0.001 to 0.001); T2 makes up 100 % of what grows at 8,000 tokens" in detail
     assert judge(of={"cap": "32MiB"})[0] == "fails"
     verdict, detail = judge(of={"cap": "none"}, to={"cap": "32MiB"}, terms=["T", "T2"])
     assert verdict == "holds"
     assert detail.startswith("T: -0.1 (-0.1 to -0.1); T2: 0.001")
+
+
+def test_an_allowance_that_nearly_every_spread_meets_tells_nothing(judge):
+    narrow = SPREAD | {"of": {"cap": "32MiB", "prompt": "alice-512"}, "allowance_mib": 200}
+    verdict, detail = judge(narrow)["tiny"]
+    assert verdict == "not testable"
+    assert detail.endswith(
+        "the allowance alone is 47 % of the smallest, so that it can hardly fail"
+    )
+
+
+def test_growth_law_beside_large_constants(load):
+    """Weights of 18,000 MiB and 1,335 MiB for each 16k tokens: the constant is not in the law."""
+    plan, summary = {}, {}
+    for number, tokens in enumerate((2048, 4096, 8192, 12288, 16384)):
+        cell = ("mlx-0.32.4", "large", f"p{tokens}", "mlx-lm", "default", "stock")
+        noise = (3, -4, 2, -2, 1)[number]
+        plan[cell] = ""
+        mib = 18_000 + 1335 * tokens / 16384 + noise
+        summary[cell] = {"outcome": "ok", "prompt_tokens": tokens, "peak_mib": mib}
+    entry = {"claim": "a", "source": "b", "kind": "growth-law", "column": "peak_mib"}
+    entry |= {"of": {"model": "large"}, "terms": ["1", "T"]}
+    for leading, verdict in (("T", "holds"), ("1", "holds")):
+        (claim,) = load(entry | {"leading": leading}, plan=plan)
+        (found,) = judging.evaluate(claim, Results(plan, summary, {}))
+        assert found.verdict == verdict, found.detail
+    (claim,) = load(entry | {"leading": "T2", "terms": ["1", "T", "T2"]}, plan=plan)
+    assert judging.evaluate(claim, Results(plan, summary, {}))[0].verdict == "fails"
 
 
 # The project's own claims.

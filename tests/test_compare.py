@@ -104,3 +104,59 @@ def test_a_cell_of_one_folder_only_is_counted(folders, capsys):
 def test_a_folder_without_results_is_one_line(folders, capsys):
     assert run("A", "nowhere") == 1
     assert capsys.readouterr().err.startswith("kvpeak compare: nowhere/plan.csv: No such file")
+
+
+def resaved(path: Path, separator: str = ";", decimal: str = ",") -> None:
+    """As a spreadsheet saves a table under another locale."""
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, delimiter=separator)
+        writer.writerows([[text.replace(".", decimal) for text in row] for row in rows])
+
+
+def test_a_table_with_semicolons_is_refused_by_name(folders, capsys):
+    resaved(folders / "B/summary.csv")
+    assert run("A", "B") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("kvpeak compare: B/summary.csv: its fields are separated by semicolons")
+
+
+def test_decimal_commas_are_refused_by_name(folders, capsys):
+    resaved(folders / "B/summary.csv", separator=",")
+    text = (folders / "B/summary.csv").read_text()
+    (folders / "B/summary.csv").write_text(text.replace("mlx-0,32,4", "mlx-0.32.4"))
+    assert run("A", "B") == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "B/summary.csv: line 2: " in line
+    assert "expected a number with a decimal point" in line
+
+
+def test_a_table_of_something_else_is_refused_by_name(folders, capsys):
+    (folders / "B/summary.csv").write_text("name,value\na,1\n")
+    assert run("A", "B") == 1
+    assert "B/summary.csv: column commit is not there" in capsys.readouterr().err
+
+
+def test_a_pipe_or_a_folder_for_a_table_is_refused(folders, capsys):
+    (folders / "B/runs.csv").unlink()
+    (folders / "B/runs.csv").mkdir()
+    assert run("A", "B") == 1
+    assert "B/runs.csv: expected a regular file" in capsys.readouterr().err
+
+
+def test_a_spreadsheet_of_another_country_can_have_its_own_csv(folders):
+    assert run("A", "B", "--out", "c.csv", "--csv-dialect", "excel-de") == 0
+    text = (folders / "c.csv").read_text(encoding="utf-8")
+    header, first, *_ = text.splitlines()
+    assert header.startswith("\ufeffcommit;model;prompt;")
+    assert ";0,5;" in first
+
+
+def test_a_csv_of_the_comparison_holds_no_formula(folders):
+    table = folders / "B/summary.csv"
+    table.write_text(table.read_text().replace("on battery", "=1+1"))
+    run("A", "B", "--out", "c.csv")
+    with (folders / "c.csv").open(newline="") as file:
+        flags = {row["flags"] for row in csv.DictReader(file)}
+    assert not [text for text in flags if text.startswith(("=", "+", "-", "@"))]

@@ -334,3 +334,54 @@ def test_without_tables_it_is_one_line(project, capsys):
     shutil.rmtree("results")
     assert main(render, []) == 1
     assert "results/plan.csv: No such file or directory; make it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["garbage", "[]", '{"request": {"model": []}}', "[" * 50_000])
+def test_damaged_records_are_named_and_stop_no_finding(rendered, text):
+    cell = "results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1/cell.json"
+    files = (cell, "results/calibration/mlx-0.32.4.json", "results/envs/a/environment.json")
+
+    def damaged():
+        for file in files:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            Path(file).write_text(text)
+
+    doubts = rendered(damaged).partition("## What this does not prove")[2]
+    assert "files could not be read and are left out:" in doubts
+    assert cell.replace("_", r"\_") in doubts
+
+
+def test_what_a_stranger_named_is_one_word_of_the_command(rendered):
+    def named():
+        edited(
+            "summary", lambda rows: [row | {"harness": join_texts(["v1; touch x"])} for row in rows]
+        )
+
+    assert "\n    git checkout 'v1; touch x'\n" in rendered(named)
+
+
+def test_a_default_limit_is_stated_where_it_was_measured(rendered):
+    def own():
+        edited(
+            "summary",
+            lambda rows: [
+                row | {"cap": "default", "cap_bytes": str(32 << 20)}
+                if row["cap"] == "32MiB"
+                else row
+                for row in rows
+            ],
+        )
+        edited(
+            "plan",
+            lambda rows: [row | {"cap": row["cap"].replace("32MiB", "default")} for row in rows],
+        )
+        edited(
+            "runs",
+            lambda rows: [row | {"cap": row["cap"].replace("32MiB", "default")} for row in rows],
+        )
+
+    text = rendered(own)
+    assert (
+        "| Cap `default` | the engine's own limit on its pool, left alone (mlx-0.32.4: 32 MiB) |"
+        in text
+    )

@@ -13,6 +13,9 @@ from kvpeak.analysis.judging import Check, evaluate
 from kvpeak.analysis.results import read_results
 from kvpeak.analysis.verdicts import OF_CLAIMS, Verdict
 from kvpeak.base.columns import CHECKS
+from kvpeak.base.errors import UserError
+from kvpeak.base.text import csv_safe
+from kvpeak.base.untrusted import read_csv
 
 
 def check(expected: Path, plan: Path, summary: Path, runs: Path) -> tuple[list[Check], list[str]]:
@@ -31,17 +34,21 @@ def checks_csv(checks: list[Check]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, CHECKS.names, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(asdict(check) for check in checks)
+    for check in checks:
+        row = asdict(check)
+        writer.writerow({k: csv_safe(v) if isinstance(v, str) else v for k, v in row.items()})
     return text.getvalue()
 
 
 def read_checks(path: Path) -> list[Check]:
-    """The checks of a checks.csv."""
-    with path.open(newline="", encoding="utf-8") as file:
+    """The checks of a checks.csv. Raises OSError, and UserError for a file that is none."""
+    try:
         return [
             Check(**row | {"verdict": Verdict(row["verdict"]), "groups": int(row["groups"])})
-            for row in csv.DictReader(file)
+            for row in read_csv(path, CHECKS.names)
         ]
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{path}: {error}; make it again: snakemake --cores 1") from None
 
 
 def fails(checks: list[Check]) -> bool:

@@ -23,12 +23,18 @@ class Fit:
     lengths: int
 
     def share(self, term: str, tokens: float) -> float:
-        """The part of the fitted value at this length that one term makes up (1 = all of it)."""
+        """The part of what grows at this length that one term makes up (1 = all of it).
+
+        A constant, such as the weights, does not grow and competes with no law. Where the constant
+        itself is asked for, the share is of the whole fitted value.
+        """
         parts = {
             name: value * tokens ** TERMS[name]
             for name, value in zip(self.terms, self.coefficients, strict=True)
+            if TERMS[name] or not TERMS[term]
         }
-        return parts[term] / sum(parts.values())
+        whole = sum(parts.values())
+        return parts[term] / whole if whole else 0.0
 
 
 def fit_growth(tokens, mib, terms=("1", "T", "T2")) -> Fit | None:

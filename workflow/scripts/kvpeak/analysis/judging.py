@@ -16,6 +16,7 @@ from kvpeak.base.columns import SPEEDS
 from kvpeak.base.fields import join_texts, split_texts
 from kvpeak.base.numbers import percent, signed
 
+MOST_ALLOWANCE = 0.25  # of the smallest figure: with a larger one a spread can hardly fail
 MOST_SHARED_REASONS = 20  # names of groups that share a row
 
 
@@ -156,14 +157,22 @@ def _reasons(group: Group, missing: dict[CellName, str]) -> str:
 
 
 def _judge_value(claim, group, cells, results, placed):
-    found = results.summary[cells[0]][claim["column"]]
+    row = results.summary[cells[0]]
+    found = row[claim["column"]]
     expected = claim["expected"] if group.expected is None else group.expected
-    n = (
-        f" (n = {results.speeds(cells[0], claim['column']).size})"
-        if claim["column"] in SPEEDS
-        else ""
-    )
+    n = _range(row, claim["column"])
+    if claim["column"] in SPEEDS:
+        n = f" (n = {results.speeds(cells[0], claim['column']).size})"
     return _against(claim, found, expected, f"{_number(found)}{n}, expected {_number(expected)}")
+
+
+def _range(row: dict, column: str) -> str:
+    """The range of a peak over the cell's processes and their number; '' where they are equal."""
+    name = column.removesuffix("_mib")
+    low, high = (row.get(f"{name}_{end}_mib") for end in ("min", "max"))
+    if None in (low, high) or low == high:
+        return ""
+    return f" ({_number(low)} to {_number(high)} in {int(row['rounds'])} processes)"
 
 
 def _judge_ratio(claim, group, cells, results, placed):
@@ -196,7 +205,14 @@ def _judge_spread(claim, group, cells, results, placed):
     else:
         apart = f"{share} apart; at most {bound}"
     ends = " to ".join(f"{_number(found[cell])} ({_name(group, cell)})" for cell in (least, most))
-    return _between(excess, 0, limit), f"{ends}: {apart}"
+    verdict = _between(excess, 0, limit)
+    if verdict == Verdict.HOLDS and allowance > MOST_ALLOWANCE * found[least]:
+        part = percent(allowance / found[least], 0, sign=False)
+        return Verdict.NOT_TESTABLE, (
+            f"{ends}: {apart}; the allowance alone is {part} of the smallest, so that it can "
+            "hardly fail"
+        )
+    return verdict, f"{ends}: {apart}"
 
 
 def _judge_same_tokens(claim, group, cells, results, placed):
@@ -281,7 +297,7 @@ def _judge_growth_law(claim, group, cells, results, placed):
     low, high = fit.intervals[fit.terms.index(claim["leading"])]
     longest = max(tokens for tokens, _ in series)
     share = fit.share(claim["leading"], longest)
-    part = f"{claim['leading']} makes up {percent(share, 0, sign=False)} at {longest:,} tokens"
+    part = f"{claim['leading']} makes up {percent(share, 0, sign=False)} of what grows at {longest:,} tokens"
     detail = f"{growth.spell_fit(fit)}; {part}"
     if low > 0 and share > 0.5:
         return Verdict.HOLDS, detail

@@ -2,6 +2,8 @@
 was.
 """
 
+import csv
+import io
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -12,27 +14,29 @@ from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import PROCESSES, SPEEDS, SUMMARY
+from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, Table
 from kvpeak.base.errors import UserError
+from kvpeak.base.text import csv_safe
+from kvpeak.base.untrusted import read_csv, read_text
 
 _TEXT = (
     *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator"),
-    *(
-        "gpu",
-        "versions",
-        "loop",
-        "attention",
-        "cap_bytes",
-        "kv_layers",
-        "blas",
-        "energy_source",
-        "harness",
-        "dirty",
-        "flags",
-        "detail",
-    ),
-    "peak_source",
+    *("gpu", "versions", "loop", "attention", "cap_bytes", "kv_layers", "blas"),
+    *("energy_source", "harness", "dirty", "flags", "detail", "peak_source"),
 )
+
+# What a table has to have; the other columns an older version may not have written.
+_NEEDED = {
+    *(*AXES, "round", "run", "warmup", "runs_here", "reason", "path", "outcome", "rounds", "runs"),
+    *("peak_footprint_mib", "peak_pool_mib", "peak_active_mib", "method", "accelerator"),
+    *SPEEDS,
+}
+_NUMBERS = {
+    column.name
+    for table in (RUNS, PROCESSES, SUMMARY)
+    for column in table.columns
+    if column.unit or column.name in ("round", "run", "rounds", "runs", "outputs")
+} - {"cap_bytes"}
 
 CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES
 
@@ -84,9 +88,12 @@ class Results:
 
 def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Results:
     """Read plan.csv, summary.csv and runs.csv. Raises UserError where one is not there."""
-    planned, measured, run_table = (read_table(path) for path in (plan, summary, runs))
+    planned, measured = read_table(plan, PLAN), read_table(summary, SUMMARY)
+    run_table = read_table(runs, RUNS)
     each = Path(summary).with_name("processes.csv")
-    processes = read_table(each) if each.exists() else pd.DataFrame(columns=PROCESSES.names)
+    processes = (
+        read_table(each, PROCESSES) if each.exists() else pd.DataFrame(columns=PROCESSES.names)
+    )
     by_cell = _by_cell(rows(processes))
     return Results(
         plan={
@@ -150,18 +157,53 @@ def spell_outputs(row: dict) -> str:
     return f"does not repeat: {count} in {int(row['runs'])} runs"
 
 
-def read_table(path: Path | str) -> pd.DataFrame:
+def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
     """Read one of the CSV tables: names stay text (a cap `none` is no missing value), only empty
     fields are missing.
 
-    Raises UserError for a file that cannot be read.
+    With `table` the columns that its rows cannot do without have to be there. Raises UserError for
+    a file that cannot be read, or that a spreadsheet has saved in another way.
     """
+    path = Path(path)
+    needed = tuple(name for name in table.names if name in _NEEDED) if table else ()
     try:
-        return pd.read_csv(
-            path, dtype=dict.fromkeys(_TEXT, str), keep_default_na=False, na_values=[""]
-        )
-    except OSError as error:
+        found = read_csv(path, needed)
+        header = found[0] if found else _header(path)
+    except FileNotFoundError as error:
         raise UserError(f"{path}: {error.strerror}; make it: snakemake --cores 1") from None
+    columns = {
+        name: _column(path, name, [row[name] for row in found], table is not None)
+        for name in header
+    }
+    return pd.DataFrame(columns, columns=list(header))
+
+
+def _header(path: Path) -> list[str]:
+    return next(csv.reader(io.StringIO(read_text(path))), [])
+
+
+def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:
+    """Text as it is, without what csv_safe put before it; a column of numbers as numbers."""
+    values = pd.Series([text or None for text in texts], dtype=object)
+    if name in _TEXT:
+        return values.map(lambda text: text.removeprefix("'") if _marked(text) else text)
+    if name == "warmup":
+        return values.map(lambda text: str(text).lower() == "true")
+    numbers = pd.to_numeric(values, errors="coerce")
+    wrong = values.notna() & numbers.isna()
+    if not wrong.any():
+        return numbers
+    if known and name in _NUMBERS:
+        shown = values[wrong].iloc[0]
+        raise UserError(
+            f"{path}: line {int(wrong.idxmax()) + 2}: {name}: {shown}: expected a number with a "
+            "decimal point, as kvpeak writes it; a spreadsheet may have changed the file"
+        )
+    return values
+
+
+def _marked(text: str | None) -> bool:
+    return bool(text) and text[0] == "'" and csv_safe(text[1:]) == text
 
 
 def _by_cell(processes: list[dict]) -> dict[CellName, list[dict]]:

@@ -1,7 +1,5 @@
 """What the finding says: from the tables and the cells' records to the values of the templates."""
 
-import csv
-import json
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -18,6 +16,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.fields import split_texts
 from kvpeak.base.kv_caches import kv_cache
 from kvpeak.base.numbers import MIB
+from kvpeak.base.untrusted import read_csv, read_json
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import missing_cells
 from kvpeak.report import sources, tables
@@ -46,10 +45,11 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     plan = rows(read_table(folder / "plan.csv"))
     checks = rows(read_table(folder / "checks.csv"))
     summary = list(results.summary.values())
-    records = sources.read_records(plan)
+    reader = sources.Reader()
+    records = sources.read_records(plan, reader)
     compared = [compare(results, **entry) for entry in matrix.compare]
     compared = [comparison for comparison in compared if comparison.pairs]
-    calibrations = sources.calibrations(folder)
+    calibrations = sources.calibrations(folder, reader)
     found = {
         "matrix": matrix,
         "protocol": matrix.protocol,
@@ -64,7 +64,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         **measured(summary),
         **doubtful(matrix, results, plan),
         "period": period(read_table(folder / "runs.csv")),
-        **origin(folder, records),
+        **origin(folder, records, reader),
         "commands": commands(matrix.file, records),
         "example": example(leading(compared), summary),
         "figures": (drawn := read_figures(figures)),
@@ -72,7 +72,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "own_limits": own_limits(summary),
         "replay": read_replay(folder) if sources.replayed(matrix) else None,
     }
-    return found | {"doubts": doubts(found)}
+    return found | {"doubts": doubts(found | {"damaged": reader.problems})}
 
 
 def shown_figures(drawn: list[dict], lead: Lead | None, compared: list) -> list[str]:
@@ -156,13 +156,13 @@ def doubtful(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
     }
 
 
-def origin(folder: Path, records: list[dict]) -> dict:
+def origin(folder: Path, records: list[dict], reader: sources.Reader) -> dict:
     """Where the results come from."""
     return {
         "models": sources.models(records),
         "prompts": sources.prompts(records),
-        "environments": sources.environments(folder),
-        "builds": sources.builds(folder),
+        "environments": sources.environments(folder, reader),
+        "builds": sources.builds(folder, reader),
     }
 
 
@@ -184,18 +184,17 @@ def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
 
 
 def read_figures(folder: Path) -> list[dict]:
-    """The figures that plot.py drew: file, about, title, alt, caption."""
+    """The figures that plot.py drew: file, about, title, alt, caption; none if there is no index."""
     path = folder / "figures.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    try:
+        return read_json(path)
+    except FileNotFoundError:
+        return []
 
 
 def read_replay(folder: Path) -> dict[str, list[dict]] | None:
     """The replay's tables by name, None if there is no replay."""
-    tables = {}
-    for path in sorted((folder / "replay").glob("*.csv")):
-        with path.open(newline="", encoding="utf-8") as file:
-            tables[path.stem] = list(csv.DictReader(file))
-    return tables or None
+    return {path.stem: read_csv(path) for path in sorted((folder / "replay").glob("*.csv"))} or None
 
 
 def names_of(summary: list[dict], column: str) -> list[str]:

@@ -9,6 +9,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.fields import split_texts
 from kvpeak.report.markdown import Markdown, code, escape, number
 
+DAMAGED_SHOWN = 12
 FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
 MOST_FLAGGED = (
     0.5  # a larger share of flagged cells says something of the machine, not of the cells
@@ -161,6 +162,9 @@ def _of_what_is_missing(found: dict) -> list[Markdown]:
             f"{untestable} claim{_s(untestable)} could not be tested with this many processes or "
             "lengths; the table of claims says how many at least, or what else is missing."
         )
+    if damaged := found["damaged"]:
+        shown = "".join(f"\n  - {escape(line)}" for line in damaged[:DAMAGED_SHOWN])
+        lines.append(f"{number(len(damaged))} files could not be read and are left out:{shown}")
     return [Markdown(line) for line in lines]
 
 

@@ -1,6 +1,5 @@
 """Which figures a finding has, and the folder that holds them."""
 
-import csv
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -10,6 +9,7 @@ from kvpeak.analysis.history import histories
 from kvpeak.analysis.lead import lead, leading
 from kvpeak.analysis.results import Results
 from kvpeak.base.files import write_together
+from kvpeak.base.untrusted import read_csv
 from kvpeak.report.figures import peak_by_counter, peak_by_length, speed_ratios, where_bytes_are
 from kvpeak.report.history import history_figure
 from kvpeak.report.replay_figures import captured_bytes
@@ -46,11 +46,10 @@ def draw(
 
 def read_holders(folder: Path) -> list[dict]:
     """The replay's table of tensors that hold too large a buffer; empty without a replay."""
-    path = folder / "holders.csv"
-    if not path.exists():
+    try:
+        return read_csv(folder / "holders.csv", ("kv_cache", "cap", "role", "excess_mib"))
+    except FileNotFoundError:
         return []
-    with path.open(newline="", encoding="utf-8") as file:
-        return list(csv.DictReader(file))
 
 
 def write_figures(figures: list[Figure], out: Path) -> None:

@@ -3,28 +3,55 @@ environments, commands.
 """
 
 import hashlib
-import json
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
+from kvpeak.base.untrusted import read_object
 from kvpeak.experiment.matrix import Matrix
 
 
-def read_records(plan: list[dict]) -> list[dict]:
+class Reader:
+    """Reads records, and keeps a line for each that cannot be read: one bad file stops no finding."""
+
+    def __init__(self):
+        self.problems: list[str] = []
+
+    def each(self, paths: Iterable[Path], take: Callable) -> Iterator[tuple[Path, object]]:
+        """(path, what `take` makes of its JSON object) of every file that can be read."""
+        for path in paths:
+            try:
+                yield path, take(read_object(path))
+            except UserError as error:
+                self.problems.append(str(error))
+            except FileNotFoundError:
+                continue
+            except (AttributeError, KeyError, TypeError, ValueError) as error:
+                self.problems.append(f"{path}: {type(error).__name__} at {error}")
+
+
+def read_records(plan: list[dict], reader: Reader) -> list[dict]:
     """One cell.json of each measured combination of commit, model and prompt, in the plan's order.
 
     Not of every cell: what may differ between the cells of one combination (caches, caps, rounds)
-    is in the tables.
+    is in the tables. One that lacks what the finding shows of it is left out.
     """
-    records = {}
+    records: dict[tuple, dict] = {}
     for row in plan:
         key = row["commit"], row["model"], row["prompt"]
         if key in records or row["runs_here"] != "yes":
             continue
-        path = Path(row["path"], "cell.json")
-        if path.exists():
-            records[key] = json.loads(path.read_text(encoding="utf-8"))
+        for _, record in reader.each([Path(row["path"], "cell.json")], _complete):
+            records[key] = record
     return list(records.values())
+
+
+def _complete(record: dict) -> dict:
+    """The record, if everything that this module takes from it is there; else KeyError or the like."""
+    models([record]), prompts([record]), dtypes([record])
+    dict.items(record["engine"].get("versions", {}))
+    return record
 
 
 def engines(summary: list[dict]) -> list[dict]:
@@ -105,40 +132,39 @@ def dtypes(records: list[dict]) -> dict[tuple[str, str], str | None]:
     }
 
 
-def environments(folder: Path) -> list[dict]:
+def environments(folder: Path, reader: Reader) -> list[dict]:
     """What each engine ran in: its own packages, and how many are installed under which hash."""
-    found = []
-    for path in sorted((folder / "envs").glob("*/environment.json")):
-        environment = json.loads(path.read_text(encoding="utf-8"))
-        freeze = environment["freeze"]
-        found.append(
-            {
-                "commit": environment["commit"],
-                "path": path.as_posix(),
-                "packages": len(freeze),
-                "sha256": hashlib.sha256("\n".join(freeze).encode()).hexdigest(),
-                "named": [
-                    line
-                    for line in freeze
-                    if line.split("==")[0] in ("mlx", "mlx-lm", "numpy", "snakemake")
-                ],
-            }
-        )
-    return found
+    paths = sorted((folder / "envs").glob("*/environment.json"))
+    return [found | {"path": path.as_posix()} for path, found in reader.each(paths, _environment)]
 
 
-def calibrations(folder: Path) -> dict[str, dict]:
-    """Commit → what calibrate.py measured for it."""
+def _environment(record: dict) -> dict:
+    freeze = record["freeze"]
+    shown = ("mlx", "mlx-lm", "numpy", "snakemake")
     return {
-        path.stem: json.loads(path.read_text(encoding="utf-8"))
-        for path in sorted((folder / "calibration").glob("*.json"))
+        "commit": record["commit"],
+        "packages": len(freeze),
+        "sha256": hashlib.sha256("\n".join(freeze).encode()).hexdigest(),
+        "named": [line for line in freeze if line.split("==")[0] in shown],
     }
 
 
-def builds(folder: Path) -> list[dict]:
+def calibrations(folder: Path, reader: Reader) -> dict[str, dict]:
+    """Commit → what calibrate.py measured for it."""
+    paths = sorted((folder / "calibration").glob("*.json"))
+    return {path.stem: found for path, found in reader.each(paths, lambda record: record)}
+
+
+def builds(folder: Path, reader: Reader) -> list[dict]:
     """What was built for external engines."""
     paths = sorted((folder / "engines").glob("*/engine.json"))
-    return [json.loads(path.read_text(encoding="utf-8")) for path in paths]
+    return [found for _, found in reader.each(paths, _build)]
+
+
+def _build(record: dict) -> dict:
+    names = ("commit", "repository", "revision", "build", "toolchain")
+    dict.items(record["toolchain"])
+    return {name: record[name] for name in names} | {"verify": record.get("verify")}
 
 
 def replayed(matrix: Matrix) -> bool:

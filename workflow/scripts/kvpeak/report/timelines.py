@@ -1,13 +1,14 @@
 """Memory over time: the samples of one process, read from its folder and drawn."""
 
-import csv
-import json
+import contextlib
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.lead import spell_name
 from kvpeak.base.axes import AXES, Cell
+from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.report.style import COLOURS, Canvas, Figure, styled, svg
 
 NARROW = 0.05  # a phase of less than this share of the time has no room for its name
@@ -33,9 +34,10 @@ def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]
     for name in (comparison.before, comparison.after):
         names = pair.names | {comparison.axis: name}
         folder = cells / Cell(*(names[axis] for axis in AXES)).path
-        if (folder / "memory.csv").exists():
-            label = ", ".join(spell_name(axis, names[axis]) for axis in AXES)
-            source = (folder / "memory.csv").relative_to(cells.parent)
+        label = ", ".join(spell_name(axis, names[axis]) for axis in AXES)
+        source = (folder / "memory.csv").relative_to(cells.parent)
+        # a damaged file costs its line in the figure; aggregate names it
+        with contextlib.suppress(OSError, UserError, KeyError, TypeError, ValueError):
             found.append(replace(read_timeline(folder, label), source=source.as_posix()))
     return found
 
@@ -44,11 +46,10 @@ def read_timeline(folder: Path, label: str) -> Timeline:
     """A cell's memory.csv and the phases of its cell.json; the device's memory under CUDA, else the
     footprint.
     """
-    record = json.loads((folder / "cell.json").read_text(encoding="utf-8"))
+    record = read_object(folder / "cell.json")
     cuda = record["engine"].get("device", {}).get("accelerator") == "cuda"
     column = "device_mib" if cuda else "footprint_mib"
-    with (folder / "memory.csv").open(newline="", encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row[column]]
+    rows = [row for row in read_csv(folder / "memory.csv", ("t_s", column)) if row[column]]
     return Timeline(
         label=label,
         t_s=[float(row["t_s"]) for row in rows],

@@ -1,21 +1,28 @@
 """The longest prompt that fits: how the peak grows with the prompt, fitted and carried on.
 
 What does not grow is subtracted first: the weights, and the process beside the allocator. The rest is
-fitted by non-negative least squares, each length with the same relative weight. A law that misses a
+fitted by non-negative least squares, each length's error in parts of its peak. A law that misses a
 length which was left out is refused.
 """
 
 from dataclasses import dataclass
-from itertools import combinations
 
 import numpy as np
 from scipy.optimize import nnls
 
 LEAST_LENGTHS = 3
-MOST_LEFT_OUT = 0.2  # a law that misses a left-out length by more is no law
+MOST_LEFT_OUT = 0.1  # a law that misses a left-out length by more of its peak is no law
+NOISE_MIB = 1.0  # by which a part of the peak may grow and still be called constant
 NO_POSITIONS = 1_000_000  # tokens; where a model's files do not say how many it takes
 # The terms of a law: what they are in words. `scores` are the largest tokens · all tokens of a chunk.
 TERMS = {"constant": "a constant", "tokens": "the tokens", "scores": "the attention's scores"}
+# A coefficient may be 0, so that each law holds those with fewer terms.
+CLEARLY = 0.8  # a longer law has to miss by less than this part of the shorter one's miss
+NOTHING = 1e-9  # a miss that is only rounding
+LAWS = (("tokens", "scores"), ("constant", "tokens", "scores"))
+
+
+Grown = list[tuple[int, float, float]]  # (tokens, what grows, the peak), by length; MiB
 
 
 @dataclass(frozen=True)
@@ -26,6 +33,7 @@ class Point:
     peak: float
     peak_low: float
     pool: float | None  # the allocator's most live plus cached bytes; None if it does not say
+    active: float | None  # its most live bytes
     loaded: float  # the weights; 0 if not known
 
 
@@ -56,18 +64,40 @@ class Law:
 
 
 @dataclass(frozen=True)
+class Fixed:
+    """What does not grow with the prompt, MiB: the weights, and (used, least, most) of the process
+    beside the allocator and of what its pool keeps.
+    """
+
+    weights: float
+    process: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    kept: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    @property
+    def used(self) -> float:
+        return self.weights + self.process[0] + self.kept[0]
+
+    @property
+    def least(self) -> float:
+        return self.weights + self.process[1] + self.kept[1]
+
+    @property
+    def most(self) -> float:
+        return self.weights + self.process[2] + self.kept[2]
+
+
+@dataclass(frozen=True)
 class Growth:
-    """A series' law, with one law for each length left out and its relative miss of that length."""
+    """A series' law, with one law for each length left out and its miss of that length."""
 
     series: Series
     law: Law
     left_out: tuple[tuple[Law, float], ...]
-    weights: float  # MiB
-    process: tuple[float, float, float]  # MiB beside the allocator: used, least, most
+    fixed: "Fixed"
 
     @property
     def error(self) -> float:
-        """The largest relative miss of a length that was left out, of what grows (0.05 = 5 %)."""
+        """The largest miss of a length that was left out, in parts of its peak (0.05 = 5 %)."""
         return max(abs(miss) for _, miss in self.left_out)
 
     def peak(self, tokens: int) -> tuple[float, float, float]:
@@ -77,14 +107,14 @@ class Growth:
         (jackknife-minmax: Barber et al. 2021, doi:10.1214/20-AOS1965). It widens beyond the measured
         lengths, because there the laws differ more. It is no confidence level.
         """
-        used, least, most = (self.weights + beside for beside in self.process)
-        middle = self.law.at(tokens)
-        ends = [
-            law.at(tokens) * (1 + sign * abs(miss))
-            for law, miss in self.left_out
-            for sign in (-1, 1)
-        ]
-        return used + middle, least + min(*ends, middle), most + max(*ends, middle)
+        fixed, middle = self.fixed, self.law.at(tokens)
+        lows = [(fixed.least + law.at(tokens)) * (1 - abs(miss)) for law, miss in self.left_out]
+        highs = [(fixed.most + law.at(tokens)) * (1 + abs(miss)) for law, miss in self.left_out]
+        return (
+            fixed.used + middle,
+            min(*lows, fixed.least + middle),
+            max(*highs, fixed.most + middle),
+        )
 
 
 @dataclass(frozen=True)
@@ -117,23 +147,23 @@ def _design(tokens: list[int], terms: tuple[str, ...], chunk: int | None) -> np.
     return np.array([columns[term] for term in terms]).T
 
 
-def _fitted(tokens: list[int], grown: list[float], terms: tuple, chunk: int | None) -> Law:
-    """Non-negative least squares of the relative errors."""
-    design = _design(tokens, terms, chunk) / np.array(grown)[:, None]
+def _fitted(grown: Grown, terms: tuple[str, ...], chunk: int | None) -> Law:
+    """Non-negative least squares of the errors, each in parts of its peak."""
+    tokens, values, peaks = (np.array(each) for each in zip(*grown, strict=True))
+    design = _design(list(tokens), terms, chunk) / peaks[:, None]
     scale = design.max(axis=0)
-    solution, _ = nnls(design / scale, np.ones(len(tokens)))
+    solution, _ = nnls(design / scale, values / peaks)
     return Law(terms, tuple(map(float, solution / scale)), chunk)
 
 
 def _left_out(
-    tokens: list[int], grown: list[float], terms: tuple, chunk: int | None
+    grown: Grown, terms: tuple[str, ...], chunk: int | None
 ) -> tuple[tuple[Law, float], ...]:
-    """For each length the law of the others, and its relative miss."""
+    """For each length the law of the others, and by which part of its peak it misses the length."""
     found = []
-    for index, (length, value) in enumerate(zip(tokens, grown, strict=True)):
-        others = [*tokens[:index], *tokens[index + 1 :]], [*grown[:index], *grown[index + 1 :]]
-        law = _fitted(*others, terms, chunk)
-        found.append((law, law.at(length) / value - 1))
+    for index, (length, value, peak) in enumerate(grown):
+        law = _fitted([*grown[:index], *grown[index + 1 :]], terms, chunk)
+        found.append((law, (law.at(length) - value) / peak))
     return tuple(found)
 
 
@@ -144,37 +174,64 @@ def growth_of(series: Series) -> Growth | str:
     points, lengths = series.points, len(series.points)
     if lengths < LEAST_LENGTHS:
         return f"measured at {_counted(lengths)}; needs {LEAST_LENGTHS}"
-    tokens = [point.tokens for point in points]
-    weights, process, grown = _parts(points)
-    if min(grown) <= 0 or grown[-1] <= grown[0]:
+    fixed, values = _parts(points)
+    if min(values) <= 0 or values[-1] <= values[0]:
         return "its peak does not grow with the prompt"
+    grown = [(point.tokens, value, point.peak) for point, value in zip(points, values, strict=True)]
     candidates = [
-        (terms, _left_out(tokens, grown, terms, series.chunk))
-        for number in range(1, min(len(TERMS), lengths - 1) + 1)
-        for terms in combinations(TERMS, number)
-        if terms != ("constant",)
+        (terms, _left_out(grown, terms, series.chunk))
+        for terms in LAWS
+        if len(terms) < lengths  # else a law with one length left out is not determined
     ]
-    # The smallest miss decides; of two that differ by less than a thousandth the shorter law.
-    terms, left_out = min(candidates, key=lambda each: (round(_worst(each[1]), 3), len(each[0])))
-    found = Growth(series, _fitted(tokens, grown, terms, series.chunk), left_out, weights, process)
+    terms, left_out = candidates[0]
+    for longer, longer_left_out in candidates[1:]:
+        if _worst(longer_left_out) < CLEARLY * _worst(left_out) - NOTHING:
+            terms, left_out = longer, longer_left_out
+    found = Growth(series, _fitted(grown, terms, series.chunk), left_out, fixed)
     if found.error > MOST_LEFT_OUT:
         return f"no law: the best misses a length that is left out by {100 * found.error:,.0f} %"
     return found
 
 
-def _parts(points: tuple[Point, ...]) -> tuple[float, tuple[float, float, float], list[float]]:
-    """(weights, process beside the allocator as used, least and most, what grows at each length).
+def _parts(points: tuple[Point, ...]) -> tuple[Fixed, list[float]]:
+    """What does not grow, and what does at each length.
 
-    The process beside the allocator is that of the longest length: at short ones the peak may be that
-    of loading. Without the allocator's own figures only the weights are known.
+    The peak is made of four parts: the weights, the live bytes above them, what the pool keeps beside
+    those, and the process beside the allocator. The last two belong to the law where they grow with the
+    prompt. Else they are constants, as they are at the longest length: at short ones the peak may be
+    that of loading. Without the allocator's own figures only the weights are known.
     """
     weights = max(point.loaded for point in points)
     if any(point.pool is None for point in points):
-        return weights, (0.0, 0.0, 0.0), [point.peak - weights for point in points]
-    beside = [point.peak - point.pool for point in points[-2:]]
-    lowest = points[-1].peak_low - points[-1].pool
-    process = beside[-1], min(*beside, lowest), max(beside)
-    return weights, process, [point.pool - weights for point in points]
+        return Fixed(weights), [point.peak - weights for point in points]
+    live = [point.pool if point.active is None else point.active for point in points]
+    kept = [point.pool - active for point, active in zip(points, live, strict=True)]
+    beside = [point.peak - point.pool for point in points]
+    spread = max(point.peak - point.peak_low for point in points)
+    constant_kept, growing_kept = _divided(kept, least=0.0)
+    constant_beside, growing_beside = _divided(beside, least=_at_none(points, beside))
+    used, least, most = constant_beside
+    grown = [
+        active - weights + more + further
+        for active, more, further in zip(live, growing_kept, growing_beside, strict=True)
+    ]
+    return Fixed(weights, (used, least - spread, most), constant_kept), grown
+
+
+def _at_none(points: tuple[Point, ...], part: list[float]) -> float:
+    """Where the line through the shortest and the longest length meets no tokens, at least 0."""
+    first, last = points[0].tokens, points[-1].tokens
+    return max(0.0, part[0] - (part[-1] - part[0]) / (last - first) * first)
+
+
+def _divided(part: list[float], least: float) -> tuple[tuple[float, float, float], list[float]]:
+    """A part of the peak by length as (used, least, most) of a constant, and what grows above it.
+
+    `least` is what is constant of a part that grows.
+    """
+    if part[-1] > part[0] + NOISE_MIB:
+        return (least, least, least), [value - least for value in part]
+    return (part[-1], min(part[-2:]), max(part[-2:])), [0.0] * len(part)
 
 
 def _worst(left_out: tuple[tuple[Law, float], ...]) -> float:

@@ -49,8 +49,9 @@ def _predicted(growth: Growth, memory_mib: float, own: bool) -> dict:
             for term, value in zip(growth.law.terms, growth.law.coefficients, strict=True)
             if value
         ),
-        weights_mib=growth.weights,
-        process_mib=growth.process[0],
+        weights_mib=growth.fixed.weights,
+        process_mib=growth.fixed.process[0],
+        kept_mib=growth.fixed.kept[0],
         left_out_error_pct=100 * growth.error,
     )
 

@@ -34,6 +34,7 @@ def _point(row: dict) -> Point:
         peak=float(row["peak_mib"]),
         peak_low=float(lowest),
         pool=row["peak_pool_mib"],
+        active=row["peak_active_mib"],
         loaded=row["loaded_mib"] or 0.0,
     )
 

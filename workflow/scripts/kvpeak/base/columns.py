@@ -320,11 +320,8 @@ FITS = Table(
         ("law", "", "how the peak grows; MiB for each unit of a term"),
         ("weights_mib", "MiB", "subtracted before the fit: the weights"),
         ("process_mib", "MiB", "subtracted before the fit: the process beside the allocator"),
-        (
-            "left_out_error_pct",
-            "%",
-            "by how much the law misses a length that is left out, at most",
-        ),
+        ("kept_mib", "MiB", "subtracted too: what the pool keeps, where that does not grow"),
+        ("left_out_error_pct", "%", "by how much of its peak a length left out is missed, at most"),
         ("reason", "", "why nothing is predicted"),
     ),
 )

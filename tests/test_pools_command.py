@@ -90,7 +90,7 @@ def test_a_file_that_is_no_trace_is_one_line(tmp_path, capsys, content, said):
     ("policy", "said"),
     [
         ("jemalloc", "not a policy; there are bucket, candle"),
-        ("torch,max_split_size_mb:5", "expected at least 20"),
+        ("torch,max_split_size_mb:5", "max_split_size_mb: at least 20"),
         ("torch,split:5", "not a setting of this policy; it has expandable_segments"),
         ("candle,cap:3x", "expected none or a power of two"),
         ("mlx,cap:many", "expected none or a size as 64MiB"),

@@ -1,8 +1,9 @@
 """Replay a memory trace under every buffer pool; say what to set.
 
 A trace is what a program asked of its allocator: a snapshot of PyTorch's memory
-(torch.cuda.memory._dump_snapshot), a recording of kvpeak's, or CSV (docs/trace-format.md). No GPU
-and no PyTorch are needed. docs/pools.md explains the policies and the columns.
+(torch.cuda.memory._dump_snapshot), a recording of kvpeak's, CSV (docs/trace-format.md), or what
+Candle would ask for (candle:qwen2.5-0.5b-instruct,cat,4097). No GPU and no PyTorch are needed.
+docs/pools.md explains the policies and the columns.
 
   kvpeak pools snapshot.pickle --search
   kvpeak pools snapshot.pickle --memory 24GiB
@@ -28,6 +29,7 @@ from kvpeak.pools.holders import at_the_peak
 from kvpeak.pools.replay import Setting, policies, replay, replay_all
 from kvpeak.pools.trace import Trace
 
+CANDLE = "candle:"
 BINS = 400  # parts of a time series
 
 
@@ -83,10 +85,28 @@ def _bytes(text: str) -> int:
 
 
 def _open(path: Path) -> list[Trace]:
+    if str(path).startswith(CANDLE):
+        return [_candle(str(path))]
     progress = _Progress(f"reading {plain(path.name, 60)}", path.stat().st_size)
     found = sources.open_traces(path, progress.to)
     progress.end()
     return found
+
+
+def _candle(name: str) -> Trace:
+    """What Candle would ask for: candle:MODEL,KV_CACHE,TOKENS, by its replay."""
+    from kvpeak.inputs.shapes import find_shapes
+    from kvpeak.replay.replay import place_of
+    from kvpeak.replay.trace import candle_trace
+    from kvpeak.replay.workload import KV_CACHES, workload
+
+    parts = name.removeprefix(CANDLE).split(",")
+    if len(parts) != 3 or parts[1] not in KV_CACHES or not parts[2].isdigit() or int(parts[2]) < 1:
+        raise UserError(
+            f"{name}: expected candle:MODEL,KV_CACHE,TOKENS, the cache one of {', '.join(KV_CACHES)}"
+        )
+    blocks = candle_trace(find_shapes(parts[0]), workload(int(parts[2]), parts[1], runs=1))
+    return sources.from_blocks(blocks, place_of, name, "candle")
 
 
 def _answer(trace: Trace, given: argparse.Namespace, limit: int | None) -> Answer:

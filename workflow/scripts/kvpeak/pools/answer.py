@@ -94,12 +94,15 @@ def fit_of(answer: Answer, outcome: Outcome) -> str:
     )
 
 
-def table(answer: Answer, most: int = 30) -> str:
-    """The settings as text for a terminal, the lowest peak first; MB are 10^6 bytes."""
+def table(answer: Answer, most: int = 20) -> str:
+    """The settings as text for a terminal, the lowest peak first; MB are 10^6 bytes.
+
+    The best of each policy and the recorded one are always there.
+    """
     order = sorted(answer.outcomes, key=lambda each: (not each.fits, each.reserved_peak, each.made))
-    shown = order[:most]
-    if answer.now and answer.now not in shown:
-        shown.append(answer.now)
+    first = {each.setting.policy: each for each in reversed(order)}.values()
+    always = {id(each) for each in (*first, answer.now)}
+    shown = [each for i, each in enumerate(order) if i < most or id(each) in always]
     rows = [("setting", "peak MB", "live MB", "inside", "outside", "hits", "allocations", "")]
     for each in shown:
         marks = [

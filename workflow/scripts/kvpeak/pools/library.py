@@ -23,16 +23,17 @@ SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
 
 def policies() -> list[Path]:
-    """The headers of the policies, one each, in the order of their names."""
-    return sorted((NATIVE / "policies").glob("*.h"))
+    """The headers of the policies, one each: ours, then those of the folder KVPEAK_POLICIES."""
+    more = os.environ.get("KVPEAK_POLICIES")
+    own = sorted((NATIVE / "policies").glob("*.h"))
+    return own + (sorted(Path(more).resolve().glob("*.h")) if more else [])
 
 
 def source_hash() -> str:
     """Of everything that the library is made of."""
     digest = hashlib.sha256()
-    for path in sorted(NATIVE.rglob("*")):
-        if path.suffix in (".h", ".cpp"):
-            digest.update(path.relative_to(NATIVE).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted({*NATIVE.glob("*.h"), *NATIVE.glob("*.cpp")}) + policies():
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:16]
 
 
@@ -49,7 +50,7 @@ def compiler() -> str:
 
 def write_index(folder: Path) -> None:
     """policies.inc: an #include for each policy, so that a new file is found without an entry."""
-    lines = [f'#include "policies/{path.name}"\n' for path in policies()]
+    lines = [f'#include "{path}"\n' for path in policies()]
     (folder / "policies.inc").write_text("".join(lines))
 
 

@@ -108,7 +108,7 @@ def _y(value: int, most: int) -> float:
     return 20 + (_HEIGHT - _BOTTOM - 20) * (1 - value / max(most, 1))
 
 
-def _settings(answer: Answer, most: int = 60) -> str:
+def _settings(answer: Answer, most: int = 1000) -> str:
     order = sorted(answer.outcomes, key=lambda each: (not each.fits, each.reserved_peak, each.made))
     rows = [
         (

@@ -108,31 +108,35 @@ class _FromRows:
         return numbers[name]
 
 
-def from_blocks(blocks, name: str, setting: str) -> Trace:
-    """A trace from the scripts of a model's requests (kvpeak.replay), one block after another.
+def from_blocks(blocks, place_of, name: str, setting: str) -> Trace:
+    """A trace from the scripts of a model's requests, one block after another.
 
-    Stream 0 is Candle's private heap, stream 1 the shared one.
+    `place_of(tensor, layer)` says where a tensor's buffer is filed. Stream 0 is Candle's private
+    heap, stream 1 the shared one.
     """
     made = Trace(name=name, source="candle", setting=setting, streams=["private", "shared"])
-    phases, live = {"": 0}, {}
+    phases: dict[str, int] = {}
+    live: dict = {}
     for block in blocks:
         phase = phases.setdefault(block.phase, len(phases))
         for layer in block.layers:
-            for kind, tensor, size, renamed in block.script.events:
-                place = (tensor, layer if tensor in ("k_cache", "v_cache") else None)
-                if kind == "free":
+            for event in block.script.events:
+                place = place_of(event.tensor, layer)
+                if event.kind == "free":
                     heap, number = live.pop(place)
                     made.add(Op.FREE, number, stream=heap, phase=phase)
-                elif kind == "rename":
-                    new = (renamed, layer if renamed in ("k_cache", "v_cache") else None)
-                    live[new] = live.pop(place)
-                elif kind == "wait":
+                elif event.kind == "rename":
+                    live[place_of(event.name, layer)] = live.pop(place)
+                elif event.kind == "wait":
                     made.add(Op.WAIT, phase=phase)
                 else:
-                    op = Op.UPLOAD if kind == "upload" else Op.ALLOC
-                    heap = int(kind != "alloc")
-                    born = made.born(op, block.sizes[size], stream=heap, phase=phase)
-                    live[place] = heap, born
+                    op, heap = _REQUESTS[event.kind]
+                    size = block.sizes[event.size]
+                    live[place] = heap, made.born(op, size, stream=heap, phase=phase)
     made.phases = list(phases)
     made.time = array("q", range(len(made)))
     return made
+
+
+# Kind of request in a script → our operation, and Candle's heap.
+_REQUESTS = {"alloc": (Op.ALLOC, 0), "shared": (Op.ALLOC, 1), "upload": (Op.UPLOAD, 1)}

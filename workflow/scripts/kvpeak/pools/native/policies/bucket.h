@@ -1,7 +1,7 @@
 // Size classes: each is `growth` times the one before, from `smallest`, in steps of `smallest`. A
 // buffer serves the requests of its own class. `cap` limits the free ones.
 #pragma once
-#include "../policy.h"
+#include "policy.h"
 
 namespace kvpeak {
 

@@ -5,7 +5,7 @@
 // `cap` is pull request 3851's: a free buffer serves at most so many times the request's class
 // (4x: two classes above it); `none` is Candle as released. The limit saturates.
 #pragma once
-#include "../policy.h"
+#include "policy.h"
 
 namespace kvpeak {
 

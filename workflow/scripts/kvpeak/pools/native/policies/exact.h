@@ -1,6 +1,6 @@
 // Buffers of the size asked for, used again only for the same size. `cap` limits the free ones.
 #pragma once
-#include "../policy.h"
+#include "policy.h"
 
 namespace kvpeak {
 

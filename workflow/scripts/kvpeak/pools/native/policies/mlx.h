@@ -9,7 +9,7 @@
 // - cuda: below a page powers of two, from 8; the rest as metal, with the device's `gc_limit`
 //   (mlx/backend/cuda/allocator.cpp).
 #pragma once
-#include "../policy.h"
+#include "policy.h"
 
 namespace kvpeak {
 

@@ -1,6 +1,6 @@
 // No pool: what is freed goes back at once.
 #pragma once
-#include "../policy.h"
+#include "policy.h"
 
 namespace kvpeak {
 

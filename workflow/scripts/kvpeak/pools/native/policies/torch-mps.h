@@ -5,7 +5,7 @@
 // Where Metal places a buffer in a heap is not documented: here at the lowest gap that fits.
 // `align` is what sizes are rounded to; `high_watermark` the most that may be taken.
 #pragma once
-#include "../heap.h"
+#include "heap.h"
 
 namespace kvpeak {
 

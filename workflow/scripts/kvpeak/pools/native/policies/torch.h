@@ -3,7 +3,7 @@
 // from 10 MiB of whole 2 MiB. The smallest free block of the stream that fits is split; free
 // neighbours merge. Short of memory, free segments go back, and the request is tried again.
 #pragma once
-#include "../segments.h"
+#include "segments.h"
 
 namespace kvpeak {
 

@@ -1,0 +1,50 @@
+"""A policy of one's own: the example of docs/pools.md, one file, replayed, live and on the page."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from test_mlx_engine import ON_CPU, Engine
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def policies(tmp_path_factory) -> Path:
+    """A folder with the header that the document shows, and nothing else."""
+    (example,) = re.findall(r"```cpp\n(.*?)```", (ROOT / "docs/pools.md").read_text(), re.DOTALL)
+    folder = tmp_path_factory.mktemp("policies")
+    (folder / "doubling.h").write_text(example)
+    return folder
+
+
+def test_it_is_replayed_and_on_the_page(policies, tmp_path):
+    environment = os.environ | {"KVPEAK_POLICIES": str(policies)}
+    command = [sys.executable, ROOT / "workflow/scripts/pools.py"]
+    snapshot = ROOT / "tests/data/torch/plain-1.pickle.xz"
+    done = subprocess.run(
+        [*command, snapshot, "--search", "--out", tmp_path],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert "doubling" in done.stdout
+    page = (tmp_path / "index.html").read_text()
+    assert all(f"doubling{more}" in page for more in ("", ",slack:1", ",slack:2", ",slack:4"))
+    listed = subprocess.run(
+        [*command, "--policies"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert "powers of two above 1 MiB" in listed.stdout
+
+
+@pytest.mark.skipif(not ON_CPU, reason="the tiny cell is a CPU's")
+def test_it_runs_live(policies, tmp_path, monkeypatch):
+    monkeypatch.setenv("KVPEAK_POLICIES", str(policies))
+    engine = Engine(tmp_path)
+    events = engine.events(options={"pool": "doubling,slack:4"})
+    assert events["started"]["pool"]["setting"] == "doubling,slack:4"
+    assert events["done"]["peak_pool_mib"] > 0

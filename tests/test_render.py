@@ -385,3 +385,81 @@ def test_a_default_limit_is_stated_where_it_was_measured(rendered):
         "| Cap `default` | the engine's own limit on its pool, left alone (mlx-0.32.4: 32 MiB) |"
         in text
     )
+
+
+def instruments(*off: str) -> None:
+    """The check of the instruments: each of two counters read 412 MiB of 400, those of `off` 300."""
+    what = {"peak_pool_mib": "MLX's live and kept bytes", "peak_footprint_mib": "peak footprint"}
+    readings = [
+        {
+            "process": "a process of a test",
+            "counter": counter,
+            "what": words,
+            "known_mib": 400.0,
+            "read_mib": 300.0 if counter in off else 401.0,
+            "off_mib": -100.0 if counter in off else 1.0,
+            "right": counter not in off,
+        }
+        for counter, words in what.items()
+    ]
+    falls = [{"words": "After the pool was cleared, the footprint fell within 4.00 s."}]
+    record = {"readings": readings, "falls": falls, "problems": []}
+    Path("results/instruments").mkdir()
+    Path("results/instruments/mlx-0.32.4.json").write_text(json.dumps(record))
+
+
+def marked_columns(details: str) -> set[str]:
+    """The headers of the columns that have a marked figure, over all tables."""
+    found, header = set(), None
+    for line in details.splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|"):
+            header = None
+        elif header is None:
+            header = cells
+        else:
+            found |= {name for name, cell in zip(header, cells, strict=True) if cell.endswith("†")}
+    return found
+
+
+def test_a_finding_with_right_instruments_marks_nothing(rendered, project):
+    details = rendered(instruments)
+    assert "†" not in Path("report/finding.md").read_text() + details
+    assert "With `mlx-0.32.4` every counter that was read is right." in details
+    assert "the footprint fell within 4.00 s." in details
+    assert (
+        "| a process of a test | peak footprint (`peak_footprint_mib`) | 400.0 | 401.0 |" in details
+    )
+
+
+@pytest.mark.parametrize(
+    ("counter", "columns"),
+    [
+        ("peak_pool_mib", {"Pool", "pool before", "after"}),
+        ("peak_footprint_mib", {"Footprint", "peak before", "after"}),
+    ],
+)
+def test_the_numbers_of_a_counter_that_is_off_are_marked_and_no_others(
+    rendered, project, counter, columns
+):
+    def off():
+        instruments(counter)
+
+    details = rendered(off)
+    finding = Path("report/finding.md").read_text()
+    assert marked_columns(details) == columns
+    assert f"(`{counter}`) reads 100.0 MiB too little of a process that takes 400.0 MiB." in finding
+    shutil.rmtree("results/instruments")
+    rendered(instruments)
+    plain = Path("report/details.md").read_text()
+    table = plain[plain.index("## Peak by counter") : plain.index("## Claims")]
+    assert table in details.replace(" †", "")
+
+
+def test_a_damaged_record_of_the_instruments_is_named_and_costs_nothing(rendered, project):
+    def damaged():
+        Path("results/instruments").mkdir()
+        Path("results/instruments/mlx.json").write_text('{"readings": [{"process": 7}]}')
+
+    rendered(damaged)
+    assert "results/instruments/mlx.json: expected texts" in Path("report/details.md").read_text()

@@ -150,10 +150,11 @@ onstart:
     mac.keep_awake(os.getpid())
 
 
-def calibrations_here():
-    """What the environments of the live cells can do at most on this machine."""
+def calibrations_here(kind="calibration"):
+    """What the environments of the live cells can do at most on this machine; with `instruments` what the
+    check of their counters found."""
     live = {name for name, entry in MATRIX.commits.items() if entry["engine"] == "mlx"}
-    paths = {f"results/calibration/{c.commit}.json" for c in MATRIX.cells_here if c.commit in live}
+    paths = {f"results/{kind}/{c.commit}.json" for c in MATRIX.cells_here if c.commit in live}
     return sorted(path for path in paths if not PARTIAL or os.path.exists(path))
 
 

@@ -39,6 +39,7 @@ rule render:
         ),
         replay=REPLAY,
         calibrations=calibrations_here(),
+        instruments=calibrations_here("instruments"),
     output:
         details="report/details.md",
         finding=report("report/finding.md", category="Finding", caption="../report/finding.rst"),

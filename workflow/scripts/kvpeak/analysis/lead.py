@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from kvpeak.analysis.comparisons import Change, Comparison, Pair, peak_range
-from kvpeak.analysis.headline import is_lower_bound
+from kvpeak.analysis.headline import counter_of, is_lower_bound
+from kvpeak.analysis.instruments import DOUBTED
 from kvpeak.analysis.setting import laboratory
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.columns import SPEEDS
@@ -140,7 +141,8 @@ def _spell_peak(row: dict) -> str:
     """E.g. `660 MiB`, with the range where processes differ: `660 MiB (657 to 664)`."""
     low, high = (f"{value:,.0f}" for value in peak_range(row))
     spread = "" if low == high else f" ({low} to {high})"
-    return f"{row['peak_mib']:,.0f} MiB{spread}"
+    doubted = f"peak_{counter_of(row)}_mib" in row.get(DOUBTED, ())
+    return f"{row['peak_mib']:,.0f} MiB{spread}{' †' * doubted}"
 
 
 def _processes(pair: Pair) -> str:

@@ -8,6 +8,7 @@ import pandas as pd
 
 from kvpeak.analysis.comparisons import compare
 from kvpeak.analysis.history import histories
+from kvpeak.analysis.instruments import doubt, read_instruments
 from kvpeak.analysis.lead import Lead, leading
 from kvpeak.analysis.pooled import effects as pooled_effects
 from kvpeak.analysis.results import Results, read_results, read_table, rows
@@ -26,6 +27,7 @@ from kvpeak.report.deciders import growth_lines, small_lines, unstable_lines, va
 from kvpeak.report.doubts import cell_path, doubts, mostly_flagged
 from kvpeak.report.growth import growth_section
 from kvpeak.report.history import history_section
+from kvpeak.report.instruments import instruments_section
 from kvpeak.report.limits import limits_section
 from kvpeak.report.opening import opening, where_table
 from kvpeak.report.sections import comparison_section
@@ -45,6 +47,8 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     plan = rows(read_table(folder / "plan.csv"))
     checks = rows(read_table(folder / "checks.csv"))
     summary = list(results.summary.values())
+    instruments, damaged = read_instruments(folder)
+    doubt(summary, instruments)
     reader = sources.Reader()
     records = sources.read_records(plan, reader)
     compared = [compare(results, **entry) for entry in matrix.compare]
@@ -61,6 +65,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "growth": growth_section(results),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": claims_section(checks),
+        "instruments": instruments_section(instruments, damaged),
         **measured(summary),
         **doubtful(matrix, results, plan),
         "period": period(read_table(folder / "runs.csv")),

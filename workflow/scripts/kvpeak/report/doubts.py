@@ -30,7 +30,9 @@ def mostly_flagged(summary: list[dict]) -> bool:
 
 def doubts(found: dict) -> list[Markdown]:
     """Every reservation as a Markdown line without its bullet; `found` is the context."""
+    instruments = found["instruments"] or {"doubts": []}
     return [
+        *instruments["doubts"],
         *_of_the_method(found),
         *_of_repetition(found),
         *_of_the_machine(found),

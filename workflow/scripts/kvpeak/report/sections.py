@@ -13,6 +13,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report import markdown
 from kvpeak.report.deciders import comparison_line, heading
+from kvpeak.report.instruments import headline_mark, marked
 from kvpeak.report.markdown import Markdown, code, number
 from kvpeak.report.tables import SHOWN
 
@@ -143,8 +144,8 @@ def _comparison_row(
         peak_or_outcome(before),
         peak_or_outcome(after),
         markdown.times(pair.peak_ratio),
-        number(before["peak_pool_mib"]),
-        number(after["peak_pool_mib"]),
+        marked(before, "peak_pool_mib"),
+        marked(after, "peak_pool_mib"),
         *(_speed(pair, column) for column in speeds),
     ]
 
@@ -158,7 +159,7 @@ def peak_or_outcome(row: dict) -> Markdown:
         return number(None)
     low, high = map(number, peak_range(row))
     spread = "" if low == high else f" ({low} to {high})"
-    return Markdown(f"{number(row['peak_mib'])}{spread}")
+    return Markdown(f"{number(row['peak_mib'])}{spread}{headline_mark(row)}")
 
 
 def _speed(pair: Pair, column: str) -> Markdown:

@@ -2,7 +2,8 @@
 
 from kvpeak.base.axes import AXES
 from kvpeak.report import markdown
-from kvpeak.report.markdown import Markdown, code, number
+from kvpeak.report.instruments import marked
+from kvpeak.report.markdown import Markdown, code
 
 SHOWN = 40  # rows of a table; the rest is left to the CSV file
 MEMORY_COLUMNS = {
@@ -23,7 +24,7 @@ def memory_table(summary: list[dict]) -> Markdown:
         if any(row[name] is not None for row in summary)
     }
     return cell_table(
-        summary, list(columns.values()), lambda row: [number(row[name]) for name in columns]
+        summary, list(columns.values()), lambda row: [marked(row, name) for name in columns]
     )
 
 

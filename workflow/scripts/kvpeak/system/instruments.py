@@ -19,10 +19,10 @@ COUNTERS = {
 }
 PROBES = {
     "touch": "a process that touches memory and keeps it",
-    "free": "… that touches it, frees it and exits",
-    "hold": "… that holds a buffer of the accelerator for 50 ms",
-    "pool": "… that leaves one in MLX's pool beside a live one",
-    "child": "… that starts one that touches memory",
+    "free": "a process that touches memory, frees it and exits",
+    "hold": "a process that holds a buffer of the accelerator for 50 ms",
+    "pool": "a process that leaves a buffer in MLX's pool beside a live one",
+    "child": "a process that starts one that touches memory",
 }
 
 
@@ -48,7 +48,8 @@ class Reading:
 
     def record(self) -> dict:
         """The reading as it stands in results/instruments/…json."""
-        return asdict(self) | {"off_mib": self.off_mib, "right": self.right}
+        words = {"process": PROBES[self.probe], "what": COUNTERS[self.counter]}
+        return words | asdict(self) | {"off_mib": self.off_mib, "right": self.right}
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Fall:
     left_mib: float
 
     def record(self) -> dict:
-        return asdict(self)
+        found = asdict(self)
+        return found | {"words": fall_words(found)}
 
 
 def wrong(record: dict) -> dict[str, list[dict]]:

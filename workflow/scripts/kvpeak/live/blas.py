@@ -24,6 +24,7 @@ import stat
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
@@ -55,6 +56,9 @@ FORWARD(sgemm, float, float)
 FORWARD(dgemm, double, double)
 FORWARD(cgemm, void, const void *)
 """
+
+
+_SERVES: dict[str, ctypes.CDLL] = {}  # the `library`, once one is loaded
 
 
 class NotHere(Exception):
@@ -89,6 +93,18 @@ def load_blas() -> str | None:
         f"kvpeak: {REFERENCE} serves, tens of times slower: {'; '.join(reasons)}", file=sys.stderr
     )
     return REFERENCE
+
+
+def sgemv() -> Callable | None:
+    """cblas_sgemv of the BLAS that serves; None where it is the reference or cannot be found."""
+    if (library := _SERVES.get("library")) is None:
+        return None
+    for name in ("scipy_cblas_sgemv", "cblas_sgemv"):
+        if hasattr(library, name):
+            function = getattr(library, name)
+            function.restype = None
+            return function
+    return None
 
 
 def _chosen(choice: str) -> str:
@@ -241,7 +257,8 @@ def _serving() -> str | None:
 
 
 def _described(library: ctypes.CDLL, origin: str = "") -> str:
-    """What a BLAS says of itself: name, version, `origin`, and how many threads it takes."""
+    """What the BLAS that serves says of itself: name, version, `origin`, and how many threads it takes."""
+    _SERVES["library"] = library
     for prefix in ("scipy_", ""):
         if hasattr(library, f"{prefix}openblas_get_config"):
             config = getattr(library, f"{prefix}openblas_get_config")

@@ -111,6 +111,12 @@ def pressure_level() -> int | None:
     return _sysctl_number("kern.memorystatus_vm_pressure_level") if on_mac() else None
 
 
+def cache_bytes() -> int | None:
+    """The largest cache that sysctl tells: of the third level, or all of the fast cores' second level."""
+    third = _sysctl_number("hw.l3cachesize")
+    return third or _sysctl_number("hw.perflevel0.l2cachesize") or _sysctl_number("hw.l2cachesize")
+
+
 def on_mac() -> bool:
     return sys.platform == "darwin"
 

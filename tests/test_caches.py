@@ -2,9 +2,8 @@
 
 import pytest
 
+from kvpeak.base.numbers import KIB
 from kvpeak.system.caches import last_level_cache_bytes
-
-KIB = 1 << 10
 
 
 def cache(root, cpu: int, index: int, level: int, kind: str, size: str, shared: str) -> None:

@@ -160,3 +160,11 @@ def test_a_csv_of_the_comparison_holds_no_formula(folders):
     with (folders / "c.csv").open(newline="") as file:
         flags = {row["flags"] for row in csv.DictReader(file)}
     assert not [text for text in flags if text.startswith(("=", "+", "-", "@"))]
+
+
+def test_the_effect_over_all_cells_comes_before_the_table(folders, capsys):
+    run("A", "B")
+    text = capsys.readouterr().out
+    pooled, _, rest = text.partition("\n| ")
+    assert "\n- over 7 pairs of cells, " in pooled
+    assert "| --- |" in rest

@@ -111,3 +111,20 @@ def test_a_measured_change_leads_before_a_larger_prediction(small):
 def test_every_axis_has_a_title(axis):
     found = lead(Comparison(axis, "a", "b", []))
     assert "b" in found.title
+
+
+def test_the_audited_upgrade_leads_with_the_limit_that_mlx_has_by_itself(small):
+    """From 0.31.2 to 0.32.4 the peak is 85 to 104 MiB with MLX's own limit, 85 to 660 without."""
+    template = next(iter(small.summary.values()))
+    own = {"kv_cache": "mlx-lm", "loop": "mlx-lm"}
+    plan, summary = {}, {}
+    for cap, new in (("default", 104.0), ("none", 660.0)):
+        for commit, peak in (("mlx-0.31.2", 85.0), ("mlx-0.32.4", new)):
+            cell = (commit, "qwen2-tiny", "alice-512", "mlx-lm", cap, "stock")
+            ends = dict.fromkeys(("peak_mib", "peak_min_mib", "peak_max_mib"), peak)
+            names = {"commit": commit, "model": "qwen2-tiny", "cap": cap}
+            plan[cell], summary[cell] = "", template | ends | own | names
+    results = replace(small, plan=plan, summary=summary)
+    found = leading([compare(results, "commit", "mlx-0.31.2", "mlx-0.32.4")])
+    assert found.title.endswith("rises from 85 to 104 MiB")
+    assert "In a laboratory" not in found.title

@@ -1,6 +1,8 @@
 """Effects pooled over pairs of cells: against numbers worked out by hand, and by simulation (seeded)."""
 
+import csv
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,3 +112,26 @@ def test_a_small_effect_within_the_range_of_the_processes_is_not_named():
 def test_with_one_process_a_side_it_takes_six_pairs():
     assert small_effects(comparison([(1000, 1020)] * 5, rounds=1, spread=0)) == []
     assert len(small_effects(comparison([(1000, 1020)] * 6, rounds=1, spread=0))) == 1
+
+
+@pytest.mark.parametrize(
+    ("cap", "column", "ratio", "low", "high", "below"),
+    [
+        ("0MiB", "decode_tok_s", 0.754, 0.721, 0.789, 31),
+        ("0MiB", "prefill_tok_s", 0.907, 0.863, 0.953, 26),
+        ("512MiB", "decode_tok_s", 1.005, 0.944, 1.070, 16),
+    ],
+)
+def test_the_effects_are_those_that_an_audit_worked_out(cap, column, ratio, low, high, below):
+    """From the means of 96 cells on an H200, with another program (tests/data/README.md)."""
+    with (Path(__file__).parent / "data/h200-speeds.csv").open(newline="") as file:
+        cells = {
+            (row["prompt"], row["kv_cache"], row["variant"], row["cap"]): float(row[column])
+            for row in csv.DictReader(file)
+        }
+    logs = np.log(
+        [after / cells[(*key[:3], "none")] for key, after in cells.items() if key[3] == cap]
+    )
+    found = (np.exp(logs.mean()), *t_interval(logs)[:2])
+    assert found == pytest.approx((ratio, low, high), abs=0.0006)
+    assert (len(logs), int((logs < 0).sum())) == (32, below)

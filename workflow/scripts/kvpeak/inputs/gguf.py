@@ -42,6 +42,7 @@ TENSOR_TYPES = {
     8: ("Q8_0", 32, 34),
 }
 GROUP = 32  # values that share a scale, in every packed type above
+BITS = {"Q4_0": 4, "Q4_1": 4, "Q8_0": 8}
 
 NAMES = {
     "token_embd": "model.embed_tokens",
@@ -68,6 +69,7 @@ class Header:
     path: Path
     metadata: dict
     shapes: dict[str, tuple[int, ...]]
+    types: dict[str, str]
 
     def get(self, key: str, kind: type, default=None):
         """A metadata value. Raises UserError if it is of another kind, or missing with no default."""
@@ -110,7 +112,9 @@ class _Reader:
             name = self.string()
             infos[name] = self.tensor(name)
         self.check_data(infos, metadata.get("general.alignment", 32))
-        return Header(self.path, metadata, {name: shape for name, (shape, *_) in infos.items()})
+        shapes = {name: shape for name, (shape, *_) in infos.items()}
+        types = {name: kind for name, (*_, kind) in infos.items()}
+        return Header(self.path, metadata, shapes, types)
 
     def entries(self, count: int) -> dict:
         metadata = {}
@@ -119,8 +123,8 @@ class _Reader:
             metadata[key] = self.value(self.scalar("I"))
         return metadata
 
-    def tensor(self, name: str) -> tuple[tuple[int, ...], int, int]:
-        """Shape, bytes, offset in the data."""
+    def tensor(self, name: str) -> tuple[tuple[int, ...], int, int, str]:
+        """Shape, bytes, offset in the data, name of the type."""
         dimensions = self.scalar("I")
         if not 1 <= dimensions <= MOST_DIMENSIONS:
             self.fail(f"tensor {name} has {dimensions} dimensions; expected 1 to {MOST_DIMENSIONS}")
@@ -129,16 +133,16 @@ class _Reader:
         if kind not in TENSOR_TYPES:
             known = ", ".join(label for label, *_ in TENSOR_TYPES.values())
             self.fail(f"tensor {name} has type {kind}; expected one of {known}")
-        _, block, block_bytes = TENSOR_TYPES[kind]
+        label, block, block_bytes = TENSOR_TYPES[kind]
         if shape[-1] % block:
             self.fail(f"tensor {name} has rows of {shape[-1]}; expected a multiple of {block}")
-        return shape, math.prod(shape) // block * block_bytes, offset
+        return shape, math.prod(shape) // block * block_bytes, offset, label
 
     def check_data(self, infos: dict, alignment) -> None:
         if not isinstance(alignment, int) or alignment < 1:
             self.fail(f"general.alignment is {alignment}; expected a positive whole number")
         start = -(-self.at // alignment) * alignment
-        for name, (_, size, offset) in infos.items():
+        for name, (_, size, offset, _) in infos.items():
             if start + offset + size > len(self.data):
                 self.fail(
                     f"tensor {name} ends at byte {start + offset + size} of {len(self.data)}; "
@@ -222,6 +226,30 @@ def llama_config(header: Header) -> dict:
     }
 
 
+def quantization(header: Header) -> dict:
+    """The config's `quantization` for the file's own packed weights, which MLX computes with.
+
+    A block of 32 with a scale and a least value is one of MLX's affine groups. Layers in another
+    number of bits than most, or unpacked, have entries of their own. Raises UserError for a file
+    without packed weights.
+    """
+    bits = {
+        llama_name(name.removesuffix(".weight")): BITS.get(header.types[name])
+        for name, shape in header.shapes.items()
+        if len(shape) == 2
+    }
+    packed = [found for found in bits.values() if found]
+    if not packed:
+        raise UserError(f"{header.path}: has no packed weights; leave quantize out, or say how")
+    most = max(sorted(set(packed)), key=packed.count)
+    own = {
+        layer: {"group_size": GROUP, "bits": found} if found else False
+        for layer, found in bits.items()
+        if found != most
+    }
+    return {"group_size": GROUP, "bits": most, "mode": "affine", **own}
+
+
 def _decimal(value: float) -> float:
     """The short decimal that a float32 stands for: 9.999999747378752e-06 → 1e-05."""
     return float(f"{value:.7g}")
@@ -264,21 +292,30 @@ def build_tokenizer(header: Header):
     return tokenizer
 
 
-def llama_weights(path: Path, dtype) -> dict:
-    """mlx-lm's llama parameter names → arrays of the MLX `dtype`, dequantised, not evaluated yet."""
+def llama_weights(path: Path, dtype, packed: bool = False) -> dict:
+    """mlx-lm's llama parameter names → arrays of the MLX `dtype`, not evaluated yet.
+
+    Packed weights are dequantised, or with `packed` left as they are, their scales in `dtype`.
+    """
     import mlx.core as mx  # here, so that the programs that only read headers start without it
 
     arrays = mx.load(str(path))
     weights = {}
     for name in [name for name in arrays if name.endswith(".weight")]:
         stem = name.removesuffix(".weight")
-        weight = arrays.pop(name)
-        if f"{stem}.scales" in arrays:
-            scales = arrays.pop(f"{stem}.scales").astype(dtype)
-            biases = arrays.pop(f"{stem}.biases").astype(dtype)
-            bits = weight.shape[-1] // scales.shape[-1]  # 32-bit words for a group of 32 values
-            weight = mx.dequantize(weight, scales, biases, group_size=GROUP, bits=bits)
-        weights[f"{llama_name(stem)}.weight"] = weight.astype(dtype)
+        weight, layer = arrays.pop(name), llama_name(stem)
+        if f"{stem}.scales" not in arrays:
+            weights[f"{layer}.weight"] = weight.astype(dtype)
+            continue
+        scales = arrays.pop(f"{stem}.scales").astype(dtype)
+        biases = arrays.pop(f"{stem}.biases").astype(dtype)
+        if packed:
+            parts = {"weight": weight, "scales": scales, "biases": biases}
+            weights |= {f"{layer}.{part}": array for part, array in parts.items()}
+            continue
+        bits = weight.shape[-1] // scales.shape[-1]  # 32-bit words for a group of 32 values
+        weight = mx.dequantize(weight, scales, biases, group_size=GROUP, bits=bits)
+        weights[f"{layer}.weight"] = weight.astype(dtype)
     return weights
 
 

@@ -25,6 +25,8 @@ def download(
             repository, revision=revision, files_metadata=True
         )
         files = [file for file in listing.siblings if wanted(file.rfilename, patterns)]
+        for name in pinned.keys() - {file.rfilename for file in files}:
+            raise UserError(f"{name}: pinned by its sha256, and the revision has no such file")
         for file in sorted(files, key=lambda file: file.size):
             name = file.rfilename
             huggingface_hub.hf_hub_download(repository, name, revision=revision, local_dir=folder)

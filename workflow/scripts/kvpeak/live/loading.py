@@ -14,9 +14,11 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.model_config import dtype_of
+from kvpeak.base.model_config import code_key, dtype_of
 from kvpeak.inputs import gguf
 from kvpeak.inputs.model_folder import RECORD, read_config, verify_model
+
+LONGEST_REASON = 200  # characters
 
 # Random matrices as wide as the classes make them let a model repeat one token for ever.
 RANDOM_SCALE = 3
@@ -38,6 +40,7 @@ def load_model(
     if (folder / RECORD).exists():
         verify_model(folder)
     config = read_config(folder)
+    refuse_code(config, folder)
     if weights == "random":
         return random_model(config, seed, dtype), config
     if any(folder.glob("model*.safetensors")):
@@ -51,6 +54,15 @@ def load_model(
     )
 
 
+def refuse_code(config: dict, folder: Path) -> None:
+    """Raise UserError if a config asks for code of its own: mlx-lm before 0.32 would run it."""
+    if key := code_key(config):
+        raise UserError(
+            f"{folder / 'config.json'}: {key}: asks for a custom module to be run; "
+            "only models that mlx-lm has are loaded"
+        )
+
+
 def random_model(config: dict, seed: int, dtype: str | None) -> nn.Module:
     """The config's model class with weights that depend on nothing but `config` and `seed`.
 
@@ -62,8 +74,8 @@ def random_model(config: dict, seed: int, dtype: str | None) -> nn.Module:
     model = build(config)
     model.apply(lambda p: p * RANDOM_SCALE if p.ndim > 1 else p)
     model.set_dtype(_dtype(dtype))
-    if quantization := config.get("quantization"):
-        _quantize(model, quantization)
+    if how := config.get("quantization"):
+        _quantize(model, how)
     _materialise(model)
     return model
 
@@ -152,8 +164,8 @@ def _load_safetensors(folder: Path, dtype: str | None) -> tuple[nn.Module, dict]
 
     try:
         model, config = mlx_lm_load(folder, lazy=True)
-    except (ValueError, RuntimeError) as error:  # MLX refuses headers and sizes beyond the file
-        raise UserError(f"{folder}: {' '.join(str(error).split())}") from None
+    except Exception as error:  # MLX and mlx-lm raise anything for a damaged file or config
+        raise UserError(f"{folder}: mlx-lm cannot load it: {said(error)}") from None
     if dtype:
         model.set_dtype(_dtype(dtype))
     _materialise(model)
@@ -162,7 +174,10 @@ def _load_safetensors(folder: Path, dtype: str | None) -> tuple[nn.Module, dict]
 
 def _load_gguf(path: Path, config: dict, dtype: str | None) -> nn.Module:
     model = build(config)
-    weights = gguf.llama_weights(path, _dtype(dtype or "float32"))
+    packed = config.get("quantization")
+    if packed:
+        _quantize(model, packed)
+    weights = gguf.llama_weights(path, _dtype(dtype or "float32"), packed=bool(packed))
     try:
         model.load_weights(list(weights.items()))
     except ValueError as error:
@@ -171,23 +186,31 @@ def _load_gguf(path: Path, config: dict, dtype: str | None) -> nn.Module:
     return model
 
 
-def _quantize(model: nn.Module, quantization: dict) -> None:
-    """Quantise as mlx-lm's loader would for the same config; per-layer entries override."""
+def _quantize(model: nn.Module, how: dict) -> None:
+    """Give the model quantised layers as mlx-lm's conversion does.
+
+    Entries of `how` by layer go before what the model's own class asks for, which goes before the
+    whole: a layer that cannot be divided into groups stays as it is.
+    """
+    own = getattr(model, "quant_predicate", None)
 
     def choose(path: str, module: nn.Module):
-        if path in quantization:
-            return quantization[path]
-        return hasattr(module, "to_quantized") and (
-            module.weight.shape[-1] % quantization["group_size"] == 0
-        )
+        if path in how:
+            return how[path]
+        if not hasattr(module, "to_quantized") or module.weight.shape[-1] % how["group_size"]:
+            return False
+        return own(path, module) if own else True
 
-    nn.quantize(
-        model,
-        group_size=quantization["group_size"],
-        bits=quantization["bits"],
-        mode=quantization.get("mode", "affine"),
-        class_predicate=choose,
-    )
+    try:
+        nn.quantize(
+            model,
+            group_size=how["group_size"],
+            bits=how["bits"],
+            mode=how.get("mode", "affine"),
+            class_predicate=choose,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"config.json: quantization: {said(error)}") from None
 
 
 def _materialise(model: nn.Module) -> None:
@@ -206,3 +229,9 @@ def _dtype(name: str) -> mx.Dtype:
     if name not in dtypes:
         raise UserError(f"dtype: {name}: expected one of {', '.join(dtypes)}")
     return dtypes[name]
+
+
+def said(error: Exception) -> str:
+    """What an error of mlx-lm's says, in the beginning of one line."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + "…"

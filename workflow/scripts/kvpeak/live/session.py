@@ -17,6 +17,7 @@ from kvpeak.live import allocator, attention, device, generation, loading
 from kvpeak.live.generation import Generation, Sampling, Watch
 from kvpeak.live.kv_caches import last_update, make_caches
 from kvpeak.live.kv_state import KVState, arrays_of, measure
+from kvpeak.live.loading import said
 from kvpeak.live.pool import Pool
 from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.system.host import installed_version
@@ -27,7 +28,6 @@ PACKAGES = (
     *("nvidia-cublas-cu12", "nvidia-cublas", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13"),
 )
 
-LONGEST_REASON = 200  # characters
 NO_METAL = "No Metal back-end"
 
 
@@ -185,12 +185,6 @@ class Cell:
 def entry_name(request: dict) -> str:
     """What a recording is of: the cell's place on the axes."""
     return " ".join(f"{value}" for value in request.get("cell", {}).values())
-
-
-def said(error: Exception) -> str:
-    """What an error of mlx-lm's says, in the beginning of one line."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + "…"
 
 
 def is_floating(array: mx.array) -> bool:

@@ -1,0 +1,61 @@
+"""What can be wrong with the weight files of a model's folder, found before anything is loaded."""
+
+import json
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB
+from kvpeak.base.untrusted import read_object
+
+INDEX = "model.safetensors.index.json"
+LARGEST_HEADER = 100 * MIB  # bytes; the limit of the safetensors format
+
+
+def check_weights(folder: Path) -> None:
+    """Raise UserError, one line that names the file, for the first thing that is wrong.
+
+    A link whose target is gone; a shard that the index names and nobody put there; a file of weights
+    that the index does not name, which would be loaded in its place; a file shorter or longer than
+    its own header says.
+    """
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() and not path.exists():
+            raise UserError(f"{path}: a link whose target is gone; copy the file itself")
+    files = sorted(folder.glob("model*.safetensors"))
+    if (index := folder / INDEX).exists():
+        _check_index(index, {path.name for path in files})
+    for path in files:
+        _check_size(path)
+
+
+def _check_index(index: Path, found: set[str]) -> None:
+    named = read_object(index).get("weight_map")
+    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+        raise UserError(f"{index}: weight_map: expected an object of file names")
+    for name in sorted(set(named.values()) - found):
+        raise UserError(f"{index.with_name(name)}: missing, and {INDEX} names it; add the file")
+    for name in sorted(found - set(named.values())):
+        raise UserError(
+            f"{index.with_name(name)}: {INDEX} does not name it; take one of the two away"
+        )
+
+
+def _check_size(path: Path) -> None:
+    """Compare a safetensors file with its header: 8 bytes of length, JSON, the tensors' bytes."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
+            raise UserError(f"{path}: {size} bytes, not a safetensors file; get it again")
+        try:
+            header = json.loads(file.read(length))
+            ends = [
+                tensor["data_offsets"][1]
+                for name, tensor in header.items()
+                if name != "__metadata__"
+            ]
+            whole = 8 + length + max(ends, default=0)
+        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            raise UserError(f"{path}: its header is damaged; get the file again") from None
+    if whole != size:
+        raise UserError(f"{path}: {size} bytes, and its header says {whole}; get the file again")

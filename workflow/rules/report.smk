@@ -57,6 +57,7 @@ rule render:
 rule page:
     input:
         finding="report/finding.md",
+        details="report/details.md",
         tables=["results/plan.csv", "results/runs.csv", "results/summary.csv", "results/checks.csv"],
         fits="results/fits.csv",
         replay=REPLAY,

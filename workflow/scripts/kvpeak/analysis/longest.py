@@ -24,9 +24,9 @@ def fits_rows(
         if isinstance(growth, str):
             rows.append(_row(series, reason=growth))
             continue
-        own = [series.machine_mib] if series.machine_mib else []
-        for memory in [*own, *memories_mib]:
-            rows.append(_predicted(growth, memory, own=memory in own))
+        if series.machine_mib:
+            rows.append(_predicted(growth, series.machine_mib, own=True))
+        rows += [_predicted(growth, memory, own=False) for memory in memories_mib]
     return rows
 
 

@@ -10,6 +10,7 @@ from kvpeak.analysis.comparisons import compare
 from kvpeak.analysis.history import histories
 from kvpeak.analysis.instruments import doubt, read_instruments
 from kvpeak.analysis.lead import Lead, leading
+from kvpeak.analysis.longest import fits_rows
 from kvpeak.analysis.pooled import effects as pooled_effects
 from kvpeak.analysis.results import Results, read_results, read_table, rows
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
@@ -25,6 +26,7 @@ from kvpeak.report.answers import answers_section
 from kvpeak.report.claims import claims_section
 from kvpeak.report.deciders import growth_lines, small_lines, unstable_lines, variance_lines
 from kvpeak.report.doubts import cell_path, doubts, mostly_flagged
+from kvpeak.report.fits import fits_section
 from kvpeak.report.growth import growth_section
 from kvpeak.report.history import history_section
 from kvpeak.report.instruments import instruments_section
@@ -63,6 +65,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
         "growth": growth_section(results),
+        "fits": fits_section(fits_rows(results, folder)),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": claims_section(checks),
         "instruments": instruments_section(instruments, damaged),

@@ -23,8 +23,10 @@ def to_html(markdown: str, folder: Path, links: Links, documents: tuple[str, ...
 
     Links to one of `documents`, which are on the same page, become links to their anchors.
     """
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = parser.parse(markdown)
+    for token in tokens:
+        _only_folds(token)
     _name_headings(tokens)
     _link_numbers(tokens, links)
     for token in tokens:
@@ -61,6 +63,19 @@ def slug(text: str) -> str:
 def plain(token: Token) -> str:
     """The text of an inline token without its marks."""
     return "".join(child.content for child in token.children or [] if child.type != "image")
+
+
+FOLD = re.compile(r"\s*(</?details>|<summary>[^<]*</summary>)\s*")
+
+
+def _only_folds(token: Token) -> None:
+    """Of HTML only a block that a reader opens passes (markdown.fold); the rest is shown as text."""
+    for each in [token, *(token.children or [])]:
+        if each.type in ("html_block", "html_inline"):
+            parts = FOLD.split(each.content)
+            each.content = "\n".join(
+                part if FOLD.fullmatch(part) else html.escape(part) for part in parts
+            )
 
 
 def _name_headings(tokens: list[Token]) -> None:

@@ -9,10 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from kvpeak.base.files import write_json
-from kvpeak.environments.build import build, distributions
-from kvpeak.environments.resolve import resolved
-from kvpeak.system.host import missing_packages
+from kvpeak.environments.build import prepared
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -24,21 +21,5 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> None:
-    how = {}
-    python = None
-    if missing_packages(given.packages):
-        resolution = resolved(given.commit, given.packages)
-        python = build(given.out.parent, resolution)
-        how = {"resolved": resolution.how, "until": resolution.until}
-    found = distributions(python)
-    write_json(
-        given.out,
-        {
-            "commit": given.commit,
-            "packages": given.packages,
-            "own": python is not None,
-            **how,
-            "freeze": [f"{each['name']}=={each['version']}" for each in found],
-            "distributions": found,
-        },
-    )
+    given.out.unlink(missing_ok=True)
+    prepared(given.commit, given.packages, given.out)

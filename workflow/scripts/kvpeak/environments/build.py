@@ -1,6 +1,7 @@
 """The environment of one commit: made from its lock, and recorded with the hash of everything in it."""
 
 import hashlib
+import json
 import shutil
 import subprocess
 import sys
@@ -8,8 +9,11 @@ from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
+from kvpeak.base import layout
 from kvpeak.base.errors import UserError
-from kvpeak.environments.resolve import Resolution
+from kvpeak.base.files import write_json
+from kvpeak.environments.resolve import Resolution, resolved
+from kvpeak.system.host import missing_packages
 
 
 def build(folder: Path, resolution: Resolution) -> Path:
@@ -28,6 +32,25 @@ def build(folder: Path, resolution: Resolution) -> Path:
     install = ["pip", "install", "--python", str(python), "--no-deps", "--compile-bytecode"]
     _run(folder.name, [*uv, *install, *hashes, "-r", str(lock)])
     return python
+
+
+def prepared(commit: str, packages: dict[str, str], out: Path | None = None) -> None:
+    """Make the commit's environment and record it in `out`, unless that was done for these packages.
+
+    If the running environment has them, it is used as it is. Raises UserError.
+    """
+    out = out or layout.environment_record(commit)
+    if out.exists() and json.loads(out.read_text(encoding="utf-8")).get("packages") == packages:
+        return
+    how, python = {}, None
+    if missing_packages(packages):
+        resolution = resolved(commit, packages)
+        python = build(out.parent, resolution)
+        how = {"resolved": resolution.how, "until": resolution.until}
+    found = distributions(python)
+    record = {"commit": commit, "packages": packages, "own": python is not None, **how}
+    freeze = [f"{each['name']}=={each['version']}" for each in found]
+    write_json(out, record | {"freeze": freeze, "distributions": found})
 
 
 def distributions(python: Path | None) -> list[dict[str, str]]:

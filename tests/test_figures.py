@@ -91,7 +91,7 @@ def test_a_caption_says_what_the_peak_of_a_replayed_cell_is(cap):
         figures.peak_by_length(replayed),
         figures.peak_by_counter(replayed, pairs[0]),
     ):
-        assert figure.caption.endswith("without Metal's runtime and the host's mask.")
+        assert figure.caption.endswith("without the engine's runtime and the host's mask.")
 
 
 def test_lines_differ_without_their_colour(cap):

@@ -88,6 +88,7 @@ def pool(mib: int, before: Own, mark: Callable[[], None]) -> dict:
 
     first = mx.zeros((mib * MIB,), mx.uint8)
     mx.eval(first)
+    time.sleep(HELD_S)
     del first
     second = mx.zeros((mib * MIB // 2,), mx.uint8)
     mx.eval(second)

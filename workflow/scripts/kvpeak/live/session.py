@@ -19,6 +19,7 @@ from kvpeak.live.kv_caches import last_update, make_caches
 from kvpeak.live.kv_state import KVState, arrays_of, measure
 from kvpeak.live.loading import said
 from kvpeak.live.pool import Pool
+from kvpeak.live.settle import settling
 from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.system.host import installed_version
 
@@ -37,13 +38,14 @@ def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
     Raises Unsupported, UserError, and what MLX raises when it cannot allocate.
     """
     pool = start(request["cap"], blas, emit, request["options"])
+    fall = None if pool else settling()
     cell = Cell(request, pool)
-    emit("loaded", **cell.loaded)
+    emit("loaded", **cell.loaded, **({"footprint_lag_s": fall.lag_s} if fall else {}))
     peaks = [cell.load_peaks]
     protocol = request["protocol"]
     for number in range(protocol["warmup"] + protocol["recorded"]):
         run = {"run": number, "warmup": number < protocol["warmup"]}
-        emit("run_started", **run)
+        emit("run_started", **run, **(fall.wait() if fall else {}))
         result, run_peaks = cell.generate(partial(emit, "prefilled", run=number))
         peaks.append(run_peaks)
         emit("run", **run, prompt_tokens=cell.prompt.size, **measured(result), **run_peaks)

@@ -4,8 +4,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
-
 from kvpeak.base.errors import Unsupported
 from kvpeak.base.numbers import MIB
 from kvpeak.inputs.model_folder import CONFIG, read_config
@@ -22,6 +20,7 @@ from kvpeak.replay.trace import candle_trace
 from kvpeak.replay.weights import load_weights
 from kvpeak.replay.workload import ATTENTIONS, KV_CACHES, Workload, workload
 from kvpeak.system import host
+from kvpeak.system.process_memory import own_memory
 
 BUFFERS = ("real", "counted")  # whether real memory stands behind the pool's buffers
 NO_SPEED = dict.fromkeys(("prefill_s", "ttft_s", "decode_s", "tokens_sha256"))  # a replay has none
@@ -94,7 +93,7 @@ def replay_cell(
     """Emit the events from `loaded` to `done`."""
     predicted = predict(shapes, work, slack)
     memory = backing(request, predicted["pool_peak_mib"] + predicted["weights_mib"])
-    base_rss = psutil.Process().memory_info().rss / MIB
+    before = own_memory()
     pool = CandlePool(slack, memory)
     load_weights(pool, shapes)
     replay = FastReplay(pool)
@@ -113,7 +112,8 @@ def replay_cell(
         "done",
         **{key: max(run[key] for run in peaks) for key in peaks[0]},
         peak_rss_mib=peak_rss_mib(),
-        base_rss_mib=base_rss,
+        base_rss_mib=before.rss_mib,
+        base_footprint_mib=before.footprint_mib,
         predicted_footprint_mib=predicted["peak_mib"],
         **compact(prefill_details(shapes, work, slack)),
     )

@@ -59,7 +59,7 @@ def _of_the_method(found: dict) -> list[Markdown]:
             lines.append(
                 f"Cells with the method {code(method)} computed nothing: their speed is not known, "
                 "and their footprint is not the engine's. It is the replayed pool and the weights "
-                "in a process of its own, without Metal's runtime and the host's mask."
+                "in a process of its own, without the engine's runtime and the host's mask."
             )
     sampled = [row for row in found["summary"] if is_lower_bound(row)]
     if sampled:

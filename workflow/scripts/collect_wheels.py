@@ -27,7 +27,8 @@ def other_commits(matrix: Matrix) -> list[dict[str, str]]:
 def model_pins(matrix: Matrix) -> list[str]:
     """The wheels that models are taken out of."""
     models = matrix.models.values()
-    return [f"{m['package']}=={m['version']}" for m in models if m["kind"] == "package"]
+    pins = (f"{m['package']}=={m['version']}" for m in models if m["kind"] == "package")
+    return list(dict.fromkeys(pins))
 
 
 def collect(matrix: Matrix, accel: str, folder: Path) -> None:

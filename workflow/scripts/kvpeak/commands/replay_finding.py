@@ -17,8 +17,10 @@ from kvpeak.report.replay_figures import predicted_by_length
 
 def arguments(parser: ArgumentParser) -> None:
     option = parser.add_argument
-    option("--cells", type=Path, default=Path("config/fornace-2026-11-04.csv"))
-    option("--log", type=Path, default=Path("config/fornace-alloc-log-cat-contiguous-4096.csv"))
+    option("--cells", type=Path, default=Path("config/fornace/fornace-2026-11-04.csv"))
+    option(
+        "--log", type=Path, default=Path("config/fornace/fornace-alloc-log-cat-contiguous-4096.csv")
+    )
     option("--out", type=Path, default=Path("results/replay"), help="default: %(default)s")
 
 

@@ -1,4 +1,4 @@
-"""When each release of MLX and of mlx-lm was published: releases.csv, which report_releases renews."""
+"""When each release of MLX and of mlx-lm was published: releases.csv, which workflow/scripts/release_table.py renews."""
 
 import csv
 import re

@@ -4,6 +4,8 @@ import copy
 import fcntl
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -266,3 +268,18 @@ def test_a_second_run_of_the_same_project_says_so_and_ends(project):
         assert "Traceback" not in done.stdout
         assert not (project.folder / "results/plan.csv").exists()
     assert project.snakemake("plan").returncode == 0
+
+
+def test_without_a_terminal_a_run_is_a_line_for_each_cell_and_the_finding(measured):
+    shutil.rmtree(measured.folder / "results/cells/mlx-0.32.4/tiny/alice-16/cat")
+    done = measured.snakemake()
+    assert done.returncode == 0, done.stdout
+    lines = done.stdout.splitlines()
+    assert (
+        sum(bool(re.match(r"[12]/2 (none|1MiB): \d+ MiB, [\d.]+ s$", line)) for line in lines) == 2
+    )
+    assert re.match(r"2 cells to measure, about .+, as earlier runs took here$", lines[2])
+    assert lines[-1].startswith("report/finding.md (2 cells measured in ")
+    assert len([line for line in lines if not line.startswith("Making")]) == 7  # a slow step
+    everything = measured.snakemake("--forcerun", "plan", "--printshellcmds").stdout
+    assert "Shell command" not in done.stdout and "plan.py" in everything

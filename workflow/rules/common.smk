@@ -7,6 +7,11 @@ import shlex
 import sys
 import time
 
+sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
+
+from kvpeak.display.screen import open_screen
+from kvpeak.display.verbose import is_display, shows_all
+
 # Snakemake gives each of these the rule's threads, which is 1 with --cores 1: then an engine on a CPU computes
 # with one thread. The steps get back what the user has set, or nothing.
 THREAD_LIMITS = (
@@ -18,17 +23,24 @@ AS_SET_BY_USER = "; ".join(
     for name in THREAD_LIMITS
 )
 
+# What the steps print is in their logs. It is shown as well where nothing else says how the run goes on: with V=1, and
+# on the nodes of a cluster.
+SHOWN = (
+    ""
+    if shows_all()
+    or not any(is_display(each) for each in workflow.logger_manager.get_log_handlers())
+    else "exec 2>>.snakemake/kvpeak.messages; "
+)
+
 # The steps run with the interpreter that runs Snakemake, whether or not its environment is active. A prefix
 # replaces Snakemake's own, which is the strict mode: without it a failed step before a pipe would pass. By KVPEAK_RUN
 # a cell that runs beside others knows which processes belong to the same run. Snakemake formats the prefix, so that
 # its braces are doubled.
 PREFIX = (
     f"set -euo pipefail; {AS_SET_BY_USER}; export KVPEAK_RUN={os.getpid()}; "
-    f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; '
+    f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; {SHOWN}'
 )
 shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))
-sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
-
 from calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
@@ -73,7 +85,8 @@ except UserError as error:
 if workflow.is_main_process:
     if not PARTIAL:
         resolve_all({n: entry.get("packages", {}) for n, entry in MATRIX.commits.items()})
-    print(plan_summary(MATRIX), file=sys.stderr)
+    for line in plan_summary(MATRIX).splitlines():
+        open_screen().line(line)
 
 # A cell takes all the cores, so that nothing runs beside it; on n GPUs as many cells as there are GPUs do.
 CELL_THREADS = max(1, workflow.cores // GPUS) if GPUS else workflow.cores

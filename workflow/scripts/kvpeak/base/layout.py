@@ -21,6 +21,9 @@ PROMPTS = Path("prompts")
 # A cell's result; the last one is its marker. A copy of each lies in the folder of the start that gave it.
 MEMORY_FILE, RECORD_FILE, RUNS_FILE = RESULT_FILES = ("memory.csv", "cell.json", "runs.csv")
 MODEL_RECORD = "model.json"  # in the folder of a model
+NOW_FILE = (
+    "now.txt"  # in the folder of a cell's starts while it runs: its phase and its memory in MiB
+)
 FAILURE_FILE = "failure.txt"  # in the folder of a start that failed: the cause in one line
 
 

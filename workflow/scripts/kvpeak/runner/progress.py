@@ -1,16 +1,16 @@
-"""What a person sees of a running cell: one line a phase."""
+"""What a person sees of a running cell: one line a phase in its log, and what it does at this moment."""
 
 import contextlib
 import sys
 from pathlib import Path
 
-from kvpeak.base.layout import FAILURE_FILE
+from kvpeak.base.layout import FAILURE_FILE, NOW_FILE
 from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
 from kvpeak.runner.watched import Watched
 
 
 class Progress:
-    """Writes lines to the terminal and into the log of the attempt."""
+    """Writes lines to standard error and into the log of the attempt, and NOW_FILE beside the attempts."""
 
     def __init__(self, cell: str, position: str | None):
         """`position` is "k/n": cell k of n."""
@@ -28,17 +28,36 @@ class Progress:
 
     def failed(self, cause: str) -> None:
         """Into the attempt's folder only: the program prints the cause itself."""
+        self._forget_now()
         self._log(f"{self._head}: failed: {cause}")
         if self._file:
             self._file.with_name(FAILURE_FILE).write_text(f"{cause}\n", encoding="utf-8")
 
     def phase(self, watched: Watched) -> None:
         """One line when a phase begins, with the figures so far."""
+        self.now(watched)
         if (phase := watched.conversation.phase) not in ("start", "idle", "exit"):
             self._write(figures(f"{self._head}  {phase}", watched, watched.peak_mib))
 
+    def now(self, watched: Watched) -> None:
+        """The phase and the memory, for who looks at the run; what cannot be written is not shown."""
+        if self._file:
+            with contextlib.suppress(OSError):
+                text = f"{watched.conversation.phase} {watched.now_mib:.0f}\n"
+                self._now_file.write_text(text, encoding="utf-8")
+
     def end(self, outcome: str, watched: Watched, peak_mib: float | None) -> None:
+        self._forget_now()
         self._write(figures(f"{self._head}  {outcome}", watched, peak_mib or watched.peak_mib))
+
+    @property
+    def _now_file(self) -> Path:
+        return self._file.parents[1] / NOW_FILE
+
+    def _forget_now(self) -> None:
+        if self._file:
+            with contextlib.suppress(OSError):
+                self._now_file.unlink(missing_ok=True)
 
     def _write(self, line: str) -> None:
         """A closed terminal does not end a measurement for the sake of its progress."""

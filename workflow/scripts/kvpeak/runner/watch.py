@@ -146,6 +146,7 @@ class Watch:
         seen = self._watched
         device = self._gpu.sample(self._child.pid) if self._gpu else None
         if sample := self._memory.sample():
+            seen.now_mib = sample.footprint_mib
             seen.peak_mib = max(seen.peak_mib, sample.footprint_mib)
             phase = seen.conversation.phase
             seen.timeline.add(self._now(), phase, sample.footprint_mib, sample.rss_mib, device)
@@ -156,6 +157,7 @@ class Watch:
         self._joules("now")  # a counter that begins again at 0 is read often enough
         if self._gpu:
             self._gpu.sample_clocks()
+        self._attempt.progress.now(self._watched)
 
     def _check_timeout(self) -> None:
         limit = self._limits.timeout_s

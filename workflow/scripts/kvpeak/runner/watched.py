@@ -12,12 +12,13 @@ class Watched:
     """What was seen of one process.
 
     stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
-    peak_mib: the largest sampled footprint. phases: phase, start_s and end_s; with a counter of energy
-    start_j and end_j.
+    now_mib, peak_mib: the last sampled footprint, and the largest. phases: phase, start_s and end_s; with a
+    counter of energy start_j and end_j.
     """
 
     conversation: Conversation | Table
     timeline: Timeline = field(default_factory=Timeline)
     phases: list[dict] = field(default_factory=list)
     stopped: tuple[str, str] | None = None
+    now_mib: float = 0.0
     peak_mib: float = 0.0

@@ -1,0 +1,53 @@
+"""What a person sees while Snakemake runs; profiles/default asks for it by `logger: kvpeak`.
+
+Snakemake looks for logger plugins by the names of packages. kvpeak/display has the work.
+"""
+
+from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
+from snakemake_interface_logger_plugins.base import LogHandlerBase
+
+from kvpeak.display.run import Run
+from kvpeak.display.screen import open_screen
+from kvpeak.display.verbose import shows_all
+
+
+class LogHandler(LogHandlerBase):
+    """Shows a run of cells in a few lines, and everything else as Snakemake itself does."""
+
+    writes_to_stream = True
+    writes_to_file = False
+    has_filter = True
+    has_formatter = True
+    needs_rulegraph = False
+
+    def __post_init__(self) -> None:
+        given = self.common_settings
+        self.run = None
+        if shows_all() or given.dryrun or given.verbose or given.printshellcmds or given.quiet:
+            self._plain = ColorizingTextHandler(nocolor=given.nocolor)
+            self._plain.setFormatter(DefaultFormatter(given.quiet, given.show_failed_logs))
+            self._plain.addFilter(
+                DefaultFilter(
+                    given.quiet,
+                    given.debug_dag,
+                    given.verbose,
+                    given.dryrun,
+                    given.printshellcmds,
+                )
+            )
+        else:
+            self.run = Run(open_screen(given.nocolor))
+
+    def emit(self, record) -> None:
+        if self.run is None:
+            self._plain.handle(record)
+            return
+        event = getattr(record, "event", None)
+        taken = self.run.take(str(event), record.__dict__, record.created) if event else False
+        if not taken:
+            self.run.message(record.getMessage(), record.levelno)
+
+    def close(self) -> None:
+        if self.run is not None:
+            self.run.close()
+        super().close()

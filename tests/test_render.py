@@ -142,9 +142,53 @@ def some_flagged_and_mixed() -> None:
     edited("runs", disturb)
 
 
+def as_mlx_lm_runs() -> None:
+    """cat with the cap stands for mlx-lm's own cache, loop and limit; one such cell does not repeat."""
+    matrix = MATRIX.replace("kv_caches: [cat,", "kv_caches: [mlx-lm,").replace("32MiB", "default")
+    Path("config/matrix.yaml").write_text(
+        matrix.replace("before: none, after: default", "before: default, after: none").replace(
+            "before: cat", "before: mlx-lm"
+        )
+    )
+    renamed = {"cat": "mlx-lm", "32MiB": "default"}
+
+    def change(rows):
+        for row in rows:
+            row |= {name: renamed.get(row[name], row[name]) for name in ("kv_cache", "cap")}
+            if "loop" in row:
+                row |= {"loop": "mlx-lm"}
+        return rows
+
+    for table in ("plan", "runs", "processes", "summary"):
+        edited(table, change)
+
+    def unstable(rows):
+        rows[1] |= {"tokens_sha256": "differs", "outputs": "3"}
+        return rows
+
+    edited("summary", unstable)
+
+
+def sampled_and_mostly_flagged() -> None:
+    """On an NVIDIA GPU, where peaks are sampled, beside other work."""
+
+    def change(rows):
+        for row in rows:
+            row |= {f"peak_device{end}_mib": row[f"peak_footprint{end}_mib"] for end in ENDS}
+            row |= {"accelerator": "cuda", "flags": "load: busy"}
+            row |= {"peak_source": "NVML, the process, sampled (a lower bound)"}
+        return rows
+
+    edited("summary", change)
+    edited(
+        "processes", lambda rows: [r | {"peak_device_mib": r["peak_footprint_mib"]} for r in rows]
+    )
+
+
+ENDS = ("", "_min", "_max")
 SCENARIOS = [
     *(as_it_is, every_outcome, missing_cells, one_cell, no_cell, markdown_characters),
-    some_flagged_and_mixed,
+    *(some_flagged_and_mixed, as_mlx_lm_runs, sampled_and_mostly_flagged),
 ]
 
 

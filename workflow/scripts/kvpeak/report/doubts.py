@@ -106,8 +106,8 @@ def _of_the_machine(found: dict) -> list[Markdown]:
         kinds = ", ".join(entry["kind"] for entry in found["flagged"]["kinds"])
         count = f"{number(found['flagged']['cells'])} of {number(len(found['summary']))}"
         lines.append(
-            f"The machine was not quiet: {count} cells carry a flag ({escape(kinds)}). Peaks of "
-            "memory hardly depend on that, speeds do."
+            f"The machine was not quiet: {count} cells carry a flag ({escape(kinds)}). Their "
+            "speeds may be those of a busy machine."
         )
     if len(machines) == 1:
         day = ", on one day" if period and period["first"] == period["last"] else ""

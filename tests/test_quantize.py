@@ -12,11 +12,11 @@ from test_models import SMALL
 from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 
 from kvpeak.base.errors import UserError
+from kvpeak.commands.make_model import make
 from kvpeak.inputs import gguf
 from kvpeak.inputs.weights_check import check_weights
 from kvpeak.live import loading
 from kvpeak.live.conversion import convert
-from make_model import make
 
 PROMPT = mx.array([[3, 1, 4, 1, 5, 9, 2, 6]])
 

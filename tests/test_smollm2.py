@@ -12,9 +12,9 @@ import yaml
 from tokenizers import Tokenizer
 
 from kvpeak.base.errors import UserError
+from kvpeak.commands.make_model import make
 from kvpeak.inputs.model_folder import read_config, verify_model
 from kvpeak.live.loading import load_model
-from make_model import make
 
 ROOT = Path(__file__).parents[1]
 MODEL = "smollm2-135m-instruct"

@@ -18,7 +18,7 @@ import yaml
 from conftest import ROOT, TINY_MATRIX
 
 CELL = "results/cells/mlx-0.32.4/tiny/alice-16/{}/{}/default/r1"
-ANALYSIS = {"plan", "aggregate", "checks", "figures", "render", "finding"}
+ANALYSIS = {"planned", "aggregate", "checks", "figures", "render", "finding"}
 
 
 def changed(**sections) -> dict:
@@ -58,7 +58,7 @@ def test_a_new_prompt_length_plans_exactly_its_cells_and_the_analysis(measured):
     jobs = measured.planned()
     assert jobs.pop("cell") == 4
     assert jobs.pop("prompt") == 1
-    assert set(jobs) <= ANALYSIS and {"plan", "aggregate", "render"} <= set(jobs)
+    assert set(jobs) <= ANALYSIS and {"planned", "aggregate", "render"} <= set(jobs)
 
 
 def test_a_changed_protocol_reruns_every_cell(measured):
@@ -147,7 +147,11 @@ def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that
     done = {
         path.parent.parent.parent.parent.name + "/" + path.parent.parent.parent.name
         for path in project.folder.glob("results/cells/**/runs.csv")
+        if path.read_text().count("\n") > 1
     }
+    assert f"failed: mlx-0.32.4/tiny/alice-16/{killed}/default/r1: engine crashed" in shown
+    finding = project.read("report/finding.md")
+    assert finding.index("## What is missing") < finding.index("## What was measured")
     assert done == {"cat/none", "prealloc/none", "prealloc/1MiB"}
     assert project.planned()["cell"] == 1
     assert project.snakemake().returncode == 0

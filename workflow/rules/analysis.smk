@@ -4,16 +4,29 @@
 rule plan:
     input:
         MATRIX_FILE,
+    log:
+        "results/logs/plan.log",
+    message:
+        "Planning every cell of {input}, trying nothing"
+    shell:
+        "python workflow/scripts/plan.py --matrix {input:q} --out results/plan.csv 2>&1 | tee {log:q} >&2"
+
+
+rule planned:
+    input:
+        matrix=MATRIX_FILE,
+        tried=tried_here(),
     output:
         report("results/plan.csv", category="Tables", caption="../report/plan.rst"),
     log:
-        "results/logs/plan.log",
+        "results/logs/planned.log",
     params:
         here=str(MATRIX.accelerator),
     message:
-        "Planning every cell of {input}"
+        "Listing every cell of {input.matrix}, and why it did not run here"
     shell:
-        "python workflow/scripts/plan.py --matrix {input:q} --out {output:q} 2>&1 | tee {log:q} >&2"
+        "python workflow/scripts/plan.py --matrix {input.matrix:q} --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
 
 
 rule aggregate:

@@ -22,4 +22,5 @@ rule cell:
         " --matrix {resources.matrix:q}"
         " --digest {params.digest}"
         " --gpus {resources.gpus}"
+        " --record-failure"
         " 2>&1 | tee {log:q} >&2"

@@ -1,5 +1,6 @@
 # The matrix, and what the rules ask of it.
 
+import functools
 import gc
 import json
 import os
@@ -45,11 +46,15 @@ from calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
+from kvpeak.base.layout import environment_python
+from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
 from kvpeak.system.lock import hold_project
 from kvpeak.experiment.matrix import load_matrix
 from kvpeak.experiment.plan import plan_summary
+from kvpeak.experiment.preparation import failures, needs, to_be_tried_again
+from kvpeak.experiment.status import failed_cells, outcome_in
 from kvpeak.experiment.requests import build_entry, digest
 
 gc.set_threshold(
@@ -83,7 +88,7 @@ except UserError as error:
     sys.exit(1)
 
 if workflow.is_main_process:
-    if not PARTIAL:
+    if workflow.is_main_process and not PARTIAL:
         resolve_all({n: entry.get("packages", {}) for n, entry in MATRIX.commits.items()})
     for line in plan_summary(MATRIX).splitlines():
         open_screen().line(line)
@@ -116,17 +121,27 @@ def needs_of(wildcards):
     engine, which is a build of its own or an environment. One function for all: calling
     one for each of 10,000 cells takes Snakemake a second."""
     cell = cell_of(wildcards)
-    engine = MATRIX.commits[cell.commit]["engine"]
-    needs = [f"{MATRIX.model_folder(cell)}/model.json"]
-    if engine != "candle-replay":
-        needs.append(f"prompts/{cell.model}/{cell.prompt}.json")
-    if engine == "command":
-        return [*needs, f"results/engines/{cell.commit}/engine.json"]
-    needs.append(f"results/envs/{cell.commit}/environment.json")
-    options = MATRIX.variants[cell.variant]
-    if engine == "mlx" and (options.get("pool") or options.get("record")):
-        needs.append(f"results/pools/{cell.commit}.json")
-    return needs
+    return [str(need.made) for need in needs(MATRIX, cell)] + again(
+        f"results/cells/{cell.path}/runs.csv"
+    )
+
+
+@functools.cache
+def again(path):
+    """An input for the step that makes `path`, if that has failed before: it is then newer than what the step
+    left, so that it runs again. Decided once: what fails now is for the next invocation."""
+    path = Path(path)
+    if path.name == "runs.csv":
+        renew = outcome_in(path.parent) in (FAILED, UNAVAILABLE)
+    else:
+        renew = to_be_tried_again(path)
+    return tried_again(path, renew and workflow.is_main_process)
+
+
+def tried_here():
+    """What was made, or could not be made, for the cells that run here."""
+    paths = {str(need.made) for cell in MATRIX.cells_here for need in needs(MATRIX, cell)}
+    return sorted(path for path in paths if not PARTIAL or os.path.exists(path))
 
 
 def priority_of(wildcards):
@@ -151,6 +166,16 @@ def note_missing(file=Path(".snakemake/kvpeak.missing")):
         file.parent.mkdir(exist_ok=True)
         file.write_text("\n".join([str(time.time_ns()), *missing]) + "\n", encoding="utf-8")
     return str(file)
+
+
+# What failed is in the finding, and the exit code says so.
+onsuccess:
+    made = [Path(file) for job in workflow.dag.jobs for file in job.output]
+    if failed := failed_cells(made) + failures(made):
+        for line in failed:
+            print(f"failed: {line}", file=sys.stderr)
+        print(f"{len(failed)} failed; kvpeak failed lists every log", file=sys.stderr)
+        sys.exit(1)
 
 
 # Snakemake's own lock outlives a killed run, so profiles/default switches it off; this one does not.
@@ -181,7 +206,7 @@ def dtypes_of(wildcards):
 def python_of(wildcards):
     """The interpreter of the commit's environment."""
     own = missing_packages(MATRIX.commits[wildcards.commit].get("packages", {}))
-    return f"results/envs/{wildcards.commit}/venv/bin/python" if own else "python"
+    return str(environment_python(wildcards.commit)) if own else "python"
 
 
 REPLAY_FILES = [

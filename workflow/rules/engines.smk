@@ -2,6 +2,8 @@
 
 
 rule environment:
+    input:
+        again=lambda wildcards: again(f"results/envs/{wildcards.commit}/environment.json"),
     output:
         "results/envs/{commit}/environment.json",
     log:
@@ -12,7 +14,8 @@ rule environment:
     message:
         "Making the environment of {wildcards.commit}"
     shell:
-        "python workflow/scripts/make_env.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 3600 --"
+        " python workflow/scripts/make_env.py"
         " --commit {wildcards.commit}"
         " --packages {params.packages:q}"
         " --out {output:q}"
@@ -20,6 +23,8 @@ rule environment:
 
 
 rule engine:
+    input:
+        again=lambda wildcards: again(f"results/engines/{wildcards.commit}/engine.json"),
     output:
         "results/engines/{commit}/engine.json",
     log:
@@ -30,7 +35,8 @@ rule engine:
     message:
         "Building {wildcards.commit}"
     shell:
-        "python workflow/scripts/build_engine.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 14400 --"
+        " python workflow/scripts/build_engine.py"
         " --commit {wildcards.commit}"
         " --entry {params.entry:q}"
         " --out {output:q}"
@@ -39,7 +45,8 @@ rule engine:
 
 rule pool:
     input:
-        "results/envs/{commit}/environment.json",
+        environment="results/envs/{commit}/environment.json",
+        again=lambda wildcards: again(f"results/pools/{wildcards.commit}.json"),
     output:
         "results/pools/{commit}.json",
     log:
@@ -50,14 +57,17 @@ rule pool:
     message:
         "Building the library of buffer pools for {wildcards.commit}"
     shell:
-        "{params.python} workflow/scripts/build_pool.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 900"
+        " --needs {input.environment:q} --"
+        " {params.python:q} workflow/scripts/build_pool.py"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"
 
 
 rule calibration:
     input:
-        "results/envs/{commit}/environment.json",
+        environment="results/envs/{commit}/environment.json",
+        again=lambda wildcards: again(f"results/calibration/{wildcards.commit}.json"),
     output:
         "results/calibration/{commit}.json",
     log:
@@ -69,7 +79,9 @@ rule calibration:
     message:
         "Measuring what {wildcards.commit} can do at most on this machine"
     shell:
-        "python workflow/scripts/calibrate.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 1800"
+        " --needs {input.environment:q} --"
+        " python workflow/scripts/calibrate.py"
         " --commit {wildcards.commit}"
         " --python {params.python:q}"
         " --dtypes {params.dtypes}"
@@ -79,7 +91,8 @@ rule calibration:
 
 rule instruments:
     input:
-        "results/envs/{commit}/environment.json",
+        environment="results/envs/{commit}/environment.json",
+        again=lambda wildcards: again(f"results/instruments/{wildcards.commit}.json"),
     output:
         "results/instruments/{commit}.json",
     log:
@@ -90,7 +103,9 @@ rule instruments:
     message:
         "Checking the instruments with {wildcards.commit}"
     shell:
-        "python workflow/scripts/doctor.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 1800"
+        " --needs {input.environment:q} --"
+        " python workflow/scripts/doctor.py"
         " --environment {wildcards.commit}"
         " --python {params.python:q}"
         " --out {output:q}"

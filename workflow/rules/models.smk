@@ -4,6 +4,7 @@
 rule model:
     input:
         config=lambda wildcards: MATRIX.models[wildcards.model].get("config", []),
+        again=lambda wildcards: again(f"models/{wildcards.model}/model.json"),
     output:
         "models/{model}/model.json",
     log:
@@ -14,7 +15,8 @@ rule model:
     message:
         "Making models/{wildcards.model}"
     shell:
-        "python workflow/scripts/make_model.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 21600 --"
+        " python workflow/scripts/make_model.py"
         " --name {wildcards.model}"
         " --entry {params.entry:q}"
         " --out {output:q}"
@@ -24,6 +26,7 @@ rule model:
 rule shapes:
     input:
         config=lambda wildcards: MATRIX.models[wildcards.model]["config"],
+        again=lambda wildcards: again(f"models/shapes/{wildcards.model}/model.json"),
     output:
         "models/shapes/{model}/model.json",
     log:
@@ -33,7 +36,8 @@ rule shapes:
     message:
         "Taking the shapes of {wildcards.model}"
     shell:
-        "python workflow/scripts/make_model.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 21600 --"
+        " python workflow/scripts/make_model.py"
         " --name {wildcards.model}"
         " --entry {params.entry:q}"
         " --out {output:q}"

@@ -5,6 +5,7 @@ rule prompt:
     input:
         corpus=lambda wildcards: MATRIX.prompts[wildcards.prompt]["corpus"],
         model="models/{model}/model.json",
+        again=lambda wildcards: again(f"prompts/{wildcards.model}/{wildcards.prompt}.json"),
     output:
         "prompts/{model}/{prompt}.json",
     log:
@@ -15,7 +16,8 @@ rule prompt:
     message:
         "Cutting {wildcards.prompt} to {params.tokens} tokens of {wildcards.model}"
     shell:
-        "python workflow/scripts/cut_prompt.py"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 900 --needs {input.model:q} --"
+        " python workflow/scripts/cut_prompt.py"
         " --corpus {input.corpus:q}"
         " --model-folder models/{wildcards.model}"
         " --tokens {params.tokens}"

@@ -1,9 +1,8 @@
-"""Make the environment of one commit (kvpeak/commands/make_env.py)."""
+"""Make the environment of one commit: exactly the packages that config/matrix.yaml gives it."""
 
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import make_env
 
 if __name__ == "__main__":
-    sys.exit(main(make_env))
+    sys.exit(main("kvpeak.commands.make_env"))

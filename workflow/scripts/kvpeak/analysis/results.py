@@ -16,6 +16,7 @@ from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, Table
 from kvpeak.base.errors import UserError
+from kvpeak.base.made import UNAVAILABLE
 from kvpeak.base.text import csv_safe
 from kvpeak.base.untrusted import read_csv, read_text
 
@@ -104,6 +105,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
         summary={
             _cell(row): row | headline(row) | {"parts": parts_of(row, by_cell.get(_cell(row), []))}
             for row in map(with_every_column, rows(measured))
+            if row["outcome"] != UNAVAILABLE  # nothing was measured; the plan says why
         },
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),

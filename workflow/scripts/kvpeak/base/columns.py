@@ -192,7 +192,7 @@ SUMMARY = Table(
         (
             "outcome",
             "",
-            "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`, `unreadable`",
+            "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`, `unavailable`, `unreadable`",
         ),
     )
     + _COUNTS

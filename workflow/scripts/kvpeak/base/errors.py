@@ -4,6 +4,14 @@
 class UserError(Exception):
     """One line: what, where, what was expected, what to do. Programs print it and exit 1."""
 
+    def within(self, where: str) -> "UserError":
+        """The same error, with where it happened before it."""
+        return type(self)(f"{where}: {self}")
+
+
+class Unavailable(UserError):
+    """One line: what cannot be had on this machine, now. Its cells are `unavailable`; no failure."""
+
 
 class Unsupported(Exception):
     """One line: what an engine was asked for and does not have. The cell's outcome, not a failure."""

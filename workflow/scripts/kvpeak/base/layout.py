@@ -13,6 +13,8 @@ CELLS = RESULTS / "cells"
 LOGS = RESULTS / "logs"
 REPLAY = RESULTS / "replay"
 CALIBRATION = RESULTS / "calibration"
+LOCAL = Path(".kvpeak")  # made here and for this machine: nothing that is run lies in results/
+AGAIN = Path(".snakemake/kvpeak/again")  # renewed for what is to be tried again
 FINDING = Path("report/finding.md")
 FIGURES = Path("report/figures")
 MODELS = Path("models")
@@ -42,19 +44,36 @@ def prompt_file(model: str, prompt: str) -> Path:
     return PROMPTS / model / f"{prompt}.json"
 
 
+PROGRAM_RECORDS = (
+    "environment.json",
+    "engine.json",
+)  # each has a copy beside the programs, in LOCAL
+
+
 def environment_record(commit: str) -> Path:
     """What the commit's engine runs in."""
     return RESULTS / "envs" / commit / "environment.json"
 
 
 def resolution(commit: str) -> Path:
-    """Which versions and hashes the commit's environment is to have, or why there are none."""
-    return RESULTS / "envs" / commit / "resolution.json"
+    """Which versions and hashes the commit's environment is to have, or why there are none. It decides what is
+    installed, so that it does not lie in results/, which may come from somebody else."""
+    return LOCAL / "resolutions" / f"{commit}.json"
+
+
+def pool_record(commit: str) -> Path:
+    """What the library of buffer pools was built of for the commit's environment."""
+    return RESULTS / "pools" / f"{commit}.json"
+
+
+def local_copy(record: Path) -> Path:
+    """Where the copy of a record in results/ lies that is beside the programs that it describes."""
+    return LOCAL / record.relative_to(RESULTS)
 
 
 def environment_python(commit: str) -> Path:
     """The interpreter of an environment that was made for the commit."""
-    return RESULTS / "envs" / commit / "venv/bin/python"
+    return LOCAL / "envs" / commit / "venv/bin/python"
 
 
 def engine_record(commit: str) -> Path:
@@ -64,7 +83,7 @@ def engine_record(commit: str) -> Path:
 
 def engine_source(commit: str) -> Path:
     """The checkout in which an external engine was built and runs."""
-    return RESULTS / "engines" / commit / "source"
+    return LOCAL / "engines" / commit / "source"
 
 
 def log_of(*names: str) -> Path:

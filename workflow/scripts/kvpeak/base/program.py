@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable
 from types import ModuleType
 
-from kvpeak.base.errors import UserError
+from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.text import plain
 
 DONE = 0
 FAILED = 1  # a mistake of the user's, a file that cannot be read or written, a claim that fails
 USAGE = 2  # the command line cannot be understood
+UNAVAILABLE = 69  # as sysexits.h says it: something cannot be had here, such as a download
 INTERRUPTED = 130  # as shells report SIGINT
 CLOSED_PIPE = 141  # as shells report SIGPIPE
 
@@ -79,6 +80,8 @@ def ended(name: str, run: Callable[[], int | None]) -> int:
         return code
     except Usage as error:
         return _say(name, str(error), USAGE)
+    except Unavailable as error:
+        return _say(name, str(error), UNAVAILABLE)
     except UserError as error:
         return _say(name, str(error), FAILED)
     except ModuleNotFoundError as error:

@@ -7,7 +7,11 @@ import sys
 from pathlib import Path
 
 from kvpeak.analysis.aggregate import gather, read_plan
+from kvpeak.analysis.unavailable import unavailable_rows
 from kvpeak.base.files import write_together
+from kvpeak.base.made import FAILED
+from kvpeak.base.untrusted import read_csv
+from kvpeak.experiment.status import outcome_in
 
 
 def arguments(parser) -> None:
@@ -20,10 +24,11 @@ def arguments(parser) -> None:
 
 
 def run(given) -> None:
-    rows = read_plan(given.plan)
+    rows = [row for row in read_plan(given.plan) if outcome_in(Path(row["path"])) != FAILED]
     tables, measured, problems = gather(rows)
     for line in problems:
         print(line, file=sys.stderr)
+    tables["summary.csv"] += unavailable_rows(read_csv(given.plan))
     write_together(given.out, tables)
     missing = len(rows) - measured
     more = f", {missing} missing" if missing else ""

@@ -7,7 +7,7 @@ sources, those headers and the compiler.
 import argparse
 from pathlib import Path
 
-from kvpeak.base.errors import UserError
+from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import write_json
 
 
@@ -21,8 +21,6 @@ def run(given: argparse.Namespace) -> None:
     try:
         built = pool.build()
     except UserError as error:
-        write_json(given.out, {"unavailable": str(error)})
-        print(f"unavailable: {error}")
-        return
+        raise Unavailable(str(error)) from None
     write_json(given.out, {"library": built.name, **pool.made_of()})
     print(built.name)

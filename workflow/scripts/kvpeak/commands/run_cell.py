@@ -9,9 +9,12 @@ import sys
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.made import FAILED
+from kvpeak.base.text import plain
 from kvpeak.protocol.programs import SCRIPTS
 from kvpeak.protocol.request import load_request
-from kvpeak.runner.cell import run_cell, skip_cell
+from kvpeak.runner.attempt import Stopped
+from kvpeak.runner.cell import CellFailed, leave_unmeasured, run_cell
 
 
 class Signals:
@@ -23,9 +26,9 @@ class Signals:
             signal.signal(number, self._receive)
 
     def check(self) -> None:
-        """Raise UserError if there was one."""
+        """Raise Stopped if there was one."""
         if self._received:
-            raise UserError(f"stopped by {signal.Signals(self._received).name}")
+            raise Stopped(f"stopped by {signal.Signals(self._received).name}")
 
     def _receive(self, number: int, _frame) -> None:
         self._received = self._received or number
@@ -71,19 +74,37 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="share the machine with other cells; take one of the NVIDIA GPUs 0 to N - 1 alone "
         "(default: the cell has the machine for itself)",
     )
+    parser.add_argument(
+        "--record-failure",
+        action="store_true",
+        help="write a failure as the cell's result, for the workflow, instead of exiting with 1",
+    )
 
 
 def run(given: argparse.Namespace) -> None:
     signals = Signals()
     if given.request:
         request = load_request(given.request)
-        said = {"request": request, "skip": "", "position": given.position}
+        said = {"request": request, "skip": "", "not_made": None, "position": given.position}
     else:
         said = planned(given.out, given.matrix, given.digest)
-    if said["skip"]:
-        skip_cell(said["request"], given.out, said["position"], said["skip"])
+    cell = (said["request"], given.out, said["position"])
+    if said["not_made"]:
+        leave_unmeasured(*cell, *said["not_made"])
+    elif said["skip"]:
+        leave_unmeasured(*cell, "skipped", said["skip"])
     else:
-        run_cell(said["request"], given.out, said["position"], signals.check, given.gpus)
+        _measure(cell, signals, given)
+
+
+def _measure(cell: tuple, signals: Signals, given: argparse.Namespace) -> None:
+    try:
+        run_cell(*cell, signals.check, given.gpus)
+    except CellFailed as error:
+        if error.stopped or not given.record_failure:
+            raise
+        leave_unmeasured(*cell, FAILED, error.cause, error.log)
+        print(f"run_cell: {plain(str(error))}", file=sys.stderr)
 
 
 def _position(text: str) -> str:

@@ -3,54 +3,71 @@
 import hashlib
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
 from kvpeak.base import layout
-from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_json
-from kvpeak.environments.resolve import Resolution, resolved
+from kvpeak.base.errors import Unavailable
+from kvpeak.base.files import write_json, write_text
+from kvpeak.base.layout import environment_python
+from kvpeak.environments.resolve import PATIENCE, Resolution, one_line, resolved
 from kvpeak.system.host import missing_packages
+from kvpeak.system.programs import INSTALLERS, environment, run_program
+
+INSTALL_S = 3000.0  # seconds for everything that is downloaded and built
 
 
-def build(folder: Path, resolution: Resolution) -> Path:
-    """Build folder/venv from nothing and return its interpreter. Raises UserError."""
+def build(commit: str, resolution: Resolution) -> Path:
+    """Build the commit's environment from nothing and return its interpreter. Raises Unavailable.
+
+    It lies below .kvpeak/, not in results/, so that no interpreter of somebody else's results is run.
+    """
     if resolution.unavailable:
-        raise UserError(f"commit {folder.name}: unavailable: {resolution.unavailable}")
-    shutil.rmtree(folder / "venv", ignore_errors=True)
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / "requirements.txt"
-    lock.write_text(resolution.lock, encoding="utf-8")
-    python = folder / "venv/bin/python"
+        raise Unavailable(f"commit {commit}: {resolution.unavailable}")
+    python = environment_python(commit)
+    venv, lock = python.parents[1], python.parents[2] / "requirements.txt"
+    shutil.rmtree(venv.parent, ignore_errors=True)
+    write_text(lock, resolution.lock)
     uv = [sys.executable, "-m", "uv"]
-    _run(folder.name, [*uv, "venv", "--python", sys.executable, str(folder / "venv")])
+    _run(commit, [*uv, "venv", "--quiet", "--python", sys.executable, str(venv)])
     # what comes from a git revision has no hash; its commit is in the lock
     hashes = [] if " @ git+" in resolution.lock else ["--require-hashes"]
     install = ["pip", "install", "--python", str(python), "--no-deps", "--compile-bytecode"]
-    _run(folder.name, [*uv, *install, *hashes, "-r", str(lock)])
+    _run(commit, [*uv, *install, *hashes, "-r", str(lock)])
     return python
 
 
 def prepared(commit: str, packages: dict[str, str], out: Path | None = None) -> None:
     """Make the commit's environment and record it in `out`, unless that was done for these packages.
 
-    If the running environment has them, it is used as it is. Raises UserError.
+    If the running environment has them, it is used as it is. Raises Unavailable.
     """
     out = out or layout.environment_record(commit)
-    if out.exists() and json.loads(out.read_text(encoding="utf-8")).get("packages") == packages:
+    here = layout.local_copy(layout.environment_record(commit))
+    if _is_of(out, packages) and (not missing_packages(packages) or _is_of(here, packages)):
         return
     how, python = {}, None
     if missing_packages(packages):
         resolution = resolved(commit, packages)
-        python = build(out.parent, resolution)
+        python = build(commit, resolution)
         how = {"resolved": resolution.how, "until": resolution.until}
     found = distributions(python)
     record = {"commit": commit, "packages": packages, "own": python is not None, **how}
     freeze = [f"{each['name']}=={each['version']}" for each in found]
-    write_json(out, record | {"freeze": freeze, "distributions": found})
+    record |= {"freeze": freeze, "distributions": found}
+    if python:
+        write_json(here, record)
+    write_json(out, record)
+
+
+def _is_of(record: Path, packages: dict[str, str]) -> bool:
+    """Whether a record is there and is that of an environment of these packages."""
+    try:
+        return json.loads(record.read_text(encoding="utf-8")).get("packages") == packages
+    except (OSError, ValueError, AttributeError):
+        return False
 
 
 def distributions(python: Path | None) -> list[dict[str, str]]:
@@ -83,10 +100,10 @@ def _digest(record: str | None) -> str:
 
 
 def _run(commit: str, command: list[str]) -> None:
-    """Run one step, its output to standard error. Raises UserError if it fails."""
-    done = subprocess.run(command, stdout=sys.stderr)
+    """Run one step, its output to standard error. Raises Unavailable if it fails."""
+    done = run_program(command, INSTALL_S, variables=PATIENCE | environment(*INSTALLERS))
     if done.returncode:
-        raise UserError(
-            f"commit {commit}: its environment could not be built: {' '.join(command[2:5])} … ended with "
-            f"{done.returncode}; the lines above say why. Check commits.{commit}.packages in the matrix"
+        raise Unavailable(
+            f"commit {commit}: its environment cannot be made: {one_line(done.stderr)}; "
+            f"check commits.{commit}.packages in the matrix"
         )

@@ -18,11 +18,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kvpeak.base import layout
-from kvpeak.base.errors import UserError
+from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import write_json
 from kvpeak.environments.releases import until
 from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
 from kvpeak.system.host import installed_version, missing_packages
+from kvpeak.system.programs import INSTALLERS, environment
 
 PINS = Path("requirements/runtime.txt")
 PINNED, OF_ITS_TIME, NEWEST = "as pinned", "of its time", "as its constraints allow"
@@ -32,6 +33,8 @@ NO_NETWORK = re.compile(
     re.IGNORECASE,
 )
 MOST_SECONDS = 300
+# A server that does not answer is given up soon; what the user has set counts.
+PATIENCE = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
 AT_ONCE = 4
 
 
@@ -84,24 +87,32 @@ def known(commit: str, packages: dict[str, str]) -> Resolution | None:
 
 
 def resolved(commit: str, packages: dict[str, str]) -> Resolution:
-    """What was found for the commit, or is found and recorded now. Raises UserError without an index."""
+    """What was found for the commit, or is found and recorded now. Raises Unavailable without an index.
+
+    What was unavailable is tried again.
+    """
     found = known(commit, packages)
-    if found is None:
+    if found is None or found.unavailable:
         found = resolve(packages)
         write_json(layout.resolution(commit), asdict(found))
     return found
 
 
+def _found(commit: str, packages: dict[str, str]) -> bool:
+    resolution = known(commit, packages)
+    return resolution is not None and not resolution.unavailable
+
+
 def resolve_all(entries: dict[str, dict[str, str]]) -> None:
     """Find and record the versions of every commit that needs an environment of its own.
 
-    entries: commit → packages. What is recorded already is not asked again. Without an index one line on standard
+    entries: commit → packages. What was found already is not asked again. Without an index one line on standard
     error says so, and the commits are left for when they are built.
     """
     missing = {
         commit: packages
         for commit, packages in entries.items()
-        if missing_packages(packages) and known(commit, packages) is None
+        if missing_packages(packages) and not _found(commit, packages)
     }
     if not missing:
         return
@@ -127,12 +138,12 @@ def _compiled(wanted: list[str], limits: str, newest: str | None) -> tuple[str, 
         if done.returncode == 0:
             return done.stdout, ""
         if os.environ.get("UV_OFFLINE") or os.environ.get("UV_NO_INDEX"):
-            raise UserError(f"without a network: {_one_line(done.stderr)}")
+            raise Unavailable(f"without a network: {one_line(done.stderr)}")
         if NO_NETWORK.search(done.stderr):
-            raise UserError(f"the package index cannot be reached: {_one_line(done.stderr)}")
+            raise Unavailable(f"the package index cannot be reached: {one_line(done.stderr)}")
         if "prerelease" not in done.stderr.replace("-", "").lower():
             break
-    return "", _one_line(done.stderr)
+    return "", one_line(done.stderr)
 
 
 def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.CompletedProcess:
@@ -147,10 +158,17 @@ def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.C
         ]
         try:
             return subprocess.run(
-                command, cwd=folder, capture_output=True, text=True, timeout=MOST_SECONDS
+                command,
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=MOST_SECONDS,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=PATIENCE | environment(*INSTALLERS),
             )
         except subprocess.TimeoutExpired:
-            raise UserError(f"the resolver took more than {MOST_SECONDS} s") from None
+            raise Unavailable(f"the resolver took more than {MOST_SECONDS} s") from None
 
 
 def _blas_lock(packages: dict[str, str], backend: str | None, lock: str) -> str:
@@ -162,7 +180,7 @@ def _blas_lock(packages: dict[str, str], backend: str | None, lock: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _one_line(said: str) -> str:
+def one_line(said: str) -> str:
     """The resolver's reason without its frame, at most 400 characters."""
     cause = re.split(r"╰─▶|cause:", said, maxsplit=1)[-1]
     words = " ".join(cause.replace("│", " ").split())

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 
 from kvpeak.base.axes import Cell
 from kvpeak.base.kv_caches import has_kv_cache
+from kvpeak.base.made import UNAVAILABLE
 from kvpeak.protocol import command
 from kvpeak.system import host
 
@@ -138,4 +139,4 @@ def needs_not_met(needs: dict) -> str:
     if wanted and wanted != host.operating_system():
         return f"not here: needs {wanted}, this is {host.operating_system()}"
     missing = host.missing_programs(needs.get("programs", []))
-    return f"not here: needs {missing[0]} on the PATH" if missing else ""
+    return f"{UNAVAILABLE}: needs {missing[0]} on the PATH" if missing else ""

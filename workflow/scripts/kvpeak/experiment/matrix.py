@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES, ROUND, Cell
+from kvpeak.base.made import UNAVAILABLE
 from kvpeak.environments import resolve
 from kvpeak.experiment import engines, requests
 from kvpeak.experiment.checks import SECTION, check_matrix
@@ -104,7 +105,7 @@ class Matrix:
             found = resolve.known(commit, packages) if own else None
             self._resolutions[commit] = found.unavailable if found else ""
         reason = self._resolutions[commit]
-        return f"unavailable: {reason}" if reason else ""
+        return f"{UNAVAILABLE}: commit {commit}: {reason}" if reason else ""
 
     @cached_property
     def _resolutions(self) -> dict[str, str]:

@@ -7,17 +7,25 @@ from collections import Counter
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.columns import PLAN
+from kvpeak.base.made import UNAVAILABLE
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.preparation import not_made
 from kvpeak.experiment.requests import digest
 from kvpeak.experiment.status import to_be_skipped, would_exceed
 
 
 def plan_csv(matrix: Matrix) -> str:
-    """The plan as CSV text, one row per cell and round."""
+    """The plan as CSV text, one row per cell and round.
+
+    A cell whose model, prompt or engine was tried and cannot be had does not run here either.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(PLAN.names)
+    known: dict = {}
     for cell, reason in matrix.plan():
+        if not reason and (why := not_made(matrix, cell, known)) and why.outcome == UNAVAILABLE:
+            reason = f"{UNAVAILABLE}: {why.reason}"
         here = "no" if reason else "yes"
         writer.writerow((*cell.axes, cell.round, here, reason, layout.CELLS / cell.path))
     return text.getvalue()
@@ -29,6 +37,10 @@ def plan_summary(matrix: Matrix) -> str:
     here = reasons.pop("", 0)
     lines = [f"{matrix.file}: {here + reasons.total()} cells, {here} run here"]
     lines += [f"  {count} do not: {reason}" for reason, count in reasons.most_common()]
+    known: dict = {}
+    tried = (not_made(matrix, cell, known) for cell in matrix.cells_here)
+    again = Counter(why.reason for why in tried if why)
+    lines += [f"  {count} to be tried again: {reason}" for reason, count in again.most_common()]
     skipped = Counter(to_be_skipped(matrix).values())
     lines += [f"  {count} skipped: {why}" for why, count in skipped.most_common()]
     return "\n".join(lines)
@@ -37,10 +49,18 @@ def plan_summary(matrix: Matrix) -> str:
 def told(matrix: Matrix, cell: Cell) -> dict:
     """What the runner has to know of a cell.
 
-    `request`; its `digest`; why to `skip` it ('': it is to be measured); and its `position` in the
-    order of measurement, 'k/n' (null: it does not run here).
+    `request`; its `digest`; why to `skip` it ('': it is to be measured); why something that it needs was
+    `not_made` ([outcome, reason], or null); and its `position` in the order of measurement, 'k/n' (null: it
+    does not run here).
     """
     request, order = matrix.request(cell), matrix.cells_here
     position = f"{order.index(cell) + 1}/{len(order)}" if cell in order else None
     skip = would_exceed(matrix, cell)
-    return {"request": request, "digest": digest(request), "skip": skip, "position": position}
+    why = not_made(matrix, cell)
+    return {
+        "request": request,
+        "digest": digest(request),
+        "skip": skip,
+        "not_made": [why.outcome, why.reason] if why else None,
+        "position": position,
+    }

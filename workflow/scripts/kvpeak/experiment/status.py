@@ -3,17 +3,24 @@
 import json
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
+from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.preparation import needs
 
 DID_NOT_FIT = ("oom", "guard")
-NOT_MEASURED = ("oom", "guard", "timeout", "unsupported", "skipped")
+NOT_MEASURED = ("oom", "guard", "timeout", "unsupported", "skipped", UNAVAILABLE)
+TO_BE_TRIED = (
+    None,
+    FAILED,
+    UNAVAILABLE,
+)  # outcomes that the next invocation does not leave as they are
 HEAD = 2048  # bytes; cell.json begins with the cell and its outcome
 
 
@@ -27,8 +34,12 @@ class Missing:
 
 
 def outcome_of(cell: Cell) -> str | None:
-    """How the cell ended; None if it has no result. Reads only the head of cell.json."""
-    folder = layout.CELLS / cell.path
+    """How the cell ended; None if it has no result."""
+    return outcome_in(layout.CELLS / cell.path)
+
+
+def outcome_in(folder: Path) -> str | None:
+    """The outcome of the result in a folder; None if there is none. Reads only the head of cell.json."""
     try:
         if not (folder / layout.RUNS_FILE).exists():
             return None
@@ -37,6 +48,16 @@ def outcome_of(cell: Cell) -> str | None:
     except OSError:
         return None
     return found[1].decode() if found else None
+
+
+def failed_cells(paths: Iterable[Path]) -> list[str]:
+    """Of the markers of cells' results: those of cells that failed, with the cause, a line each."""
+    found = []
+    for path in paths:
+        if path.name == layout.RUNS_FILE and outcome_in(path.parent) == FAILED:
+            cell = path.parent.relative_to(layout.CELLS)
+            found.append(f"{cell}: {_read_record(path.parent)['detail']}")
+    return found
 
 
 def would_exceed(matrix: Matrix, cell: Cell) -> str:
@@ -64,7 +85,7 @@ def to_be_skipped(matrix: Matrix) -> dict[Cell, str]:
     kinds = {replace(cell, prompt="", round=1) for cell in did_not_fit}
     found = {}
     for cell, outcome in outcomes.items():
-        if outcome is None and replace(cell, prompt="", round=1) in kinds:
+        if outcome in TO_BE_TRIED and replace(cell, prompt="", round=1) in kinds:
             for shorter in filter(did_not_fit.__contains__, matrix.shorter(cell)):
                 found[cell] = _too_long(shorter, outcomes[shorter])
                 break
@@ -72,9 +93,10 @@ def to_be_skipped(matrix: Matrix) -> dict[Cell, str]:
 
 
 def missing_cells(matrix: Matrix) -> Iterator[Missing]:
-    """The cells that run here and have no result, in the order of measurement."""
+    """The cells that run here and have no result or a failure, in the order of measurement."""
     for cell in matrix.cells_here:
-        if not (layout.CELLS / cell.path / layout.RUNS_FILE).exists():
+        there = (layout.CELLS / cell.path / layout.RUNS_FILE).exists()
+        if not there or outcome_of(cell) == FAILED:
             yield Missing(cell, *_cause(matrix, cell))
 
 
@@ -92,7 +114,11 @@ def forget(cell: Cell) -> None:
 
 def read_record(cell: Cell) -> dict:
     """The cell's cell.json. Raises UserError if it is not one."""
-    file = layout.CELLS / cell.path / layout.RECORD_FILE
+    return _read_record(layout.CELLS / cell.path)
+
+
+def _read_record(folder: Path) -> dict:
+    file = folder / layout.RECORD_FILE
     try:
         return json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -105,11 +131,11 @@ def starts_of(cell: Cell) -> list[Path]:
 
 
 def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
-    engine = matrix.commits[cell.commit]["engine"]
-    shapes = matrix.model_folder(cell) == str(layout.model_folder(cell.model, shapes=True))
-    for made, log in _needed(cell, engine, shapes):
-        if not made.exists() and log.exists():
-            return f"{made} was not made: {_last_line(log)}", log
+    for need in needs(matrix, cell):
+        if why := why_not_made(need.made):
+            return why.reason, need.log
+        if not need.made.exists() and need.log.exists():
+            return f"{need.made} was not made: {_last_line(need.log)}", need.log
     starts = starts_of(cell)
     if not starts:
         return "not run yet", None
@@ -119,23 +145,6 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
     if (starts[-1] / layout.RUNS_FILE).exists():
         return "not run again since it was deleted", starts[-1]
     return "stopped before its end", starts[-1]
-
-
-def _needed(cell: Cell, engine: str, shapes: bool) -> list[tuple[Path, Path]]:
-    """What has to be made before the cell can run, each with the log of its making.
-
-    A replay needs no prompt's token ids, and no model where its shapes are given.
-    """
-    model = f"{cell.model}.shapes" if shapes else cell.model
-    needed = [(layout.model_record(cell.model, shapes), layout.log_of("models", model))]
-    if engine != "candle-replay":
-        prompt = (cell.model, cell.prompt)
-        needed.append((layout.prompt_file(*prompt), layout.log_of("prompts", *prompt)))
-    if engine == "command":
-        own = (layout.engine_record(cell.commit), layout.log_of("engines", cell.commit))
-    else:
-        own = (layout.environment_record(cell.commit), layout.log_of("envs", cell.commit))
-    return [*needed, own]
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:

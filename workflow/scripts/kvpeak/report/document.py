@@ -18,6 +18,7 @@ TEMPLATES = "report/templates"
 FOLD_FROM = 8  # rows of a table that is folded
 MOST_CLAIMS = 12  # lines in finding.md; details.md has them all
 MOST_DOUBTS = 5
+MOST_MISSING = 10  # cells that failed, with their causes; the others are in the details
 
 
 def rendered(template: str, values: dict, templates: str = TEMPLATES) -> str:
@@ -60,6 +61,7 @@ def environment(templates: str = TEMPLATES) -> jinja2.Environment:
         "FOLD_FROM": FOLD_FROM,
         "MOST_CLAIMS": MOST_CLAIMS,
         "MOST_DOUBTS": MOST_DOUBTS,
+        "MOST_MISSING": MOST_MISSING,
     }
     return jinja
 

@@ -8,8 +8,10 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
+from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
 from kvpeak.base.untrusted import read_object
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.status import outcome_in
 
 
 class Reader:
@@ -19,8 +21,10 @@ class Reader:
         self.problems: list[str] = []
 
     def each(self, paths: Iterable[Path], take: Callable) -> Iterator[tuple[Path, object]]:
-        """(path, what `take` makes of its JSON object) of every file that can be read."""
+        """(path, what `take` makes of its JSON object) of every file that was made and can be read."""
         for path in paths:
+            if why_not_made(path):
+                continue
             try:
                 yield path, take(read_object(path))
             except UserError as error:
@@ -41,6 +45,8 @@ def read_records(plan: list[dict], reader: Reader) -> list[dict]:
     for row in plan:
         key = row["commit"], row["model"], row["prompt"]
         if key in records or row["runs_here"] != "yes":
+            continue
+        if outcome_in(Path(row["path"])) in (FAILED, UNAVAILABLE):
             continue
         for _, record in reader.each([Path(row["path"], "cell.json")], _complete):
             records[key] = record

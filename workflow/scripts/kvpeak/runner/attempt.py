@@ -16,6 +16,10 @@ from kvpeak.runner.progress import Progress
 from kvpeak.system.nvml import Gpu, chosen_gpu, open_gpu
 
 
+class Stopped(UserError):
+    """Somebody has asked the runner to stop."""
+
+
 @dataclass
 class Attempt:
     """What one start of an engine carries from its beginning to its record.

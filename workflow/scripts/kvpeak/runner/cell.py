@@ -7,14 +7,27 @@ from pathlib import Path
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
 from kvpeak.base.layout import RUNS_FILE
+from kvpeak.base.made import FAILED
 from kvpeak.protocol.request import cell_path
-from kvpeak.runner.attempt import Attempt, attempt_name
+from kvpeak.runner.attempt import Attempt, Stopped, attempt_name
 from kvpeak.runner.launch import run_engine
 from kvpeak.runner.outcome import conclude
 from kvpeak.runner.progress import Progress
-from kvpeak.runner.record import Before, record_of, record_of_skipped, result_texts
+from kvpeak.runner.record import Before, record_of, record_of_unmeasured, result_texts
 from kvpeak.runner.timeline import Timeline
 from kvpeak.system.lock import measuring_alone
+
+
+class CellFailed(UserError):
+    """A cell's engine gave no outcome.
+
+    cause: in one line. log: the folder of the start, if there was one. stopped: because somebody asked
+    the runner to stop.
+    """
+
+    def __init__(self, text: str, cause: str, log: Path | None, stopped: bool):
+        super().__init__(text)
+        self.cause, self.log, self.stopped = cause, log, stopped
 
 
 def run_cell(
@@ -33,7 +46,7 @@ def run_cell(
     """
     cell = cell_path(request)
     logs = _results_folder(out, cell) / "logs" / cell
-    attempt = None
+    attempt, stopped = None, False
     progress = Progress(cell, position)
     try:
         named = [request["gpu"]] if "gpu" in request else range(gpus)
@@ -47,24 +60,34 @@ def run_cell(
         cause = f"{error.filename or (attempt and attempt.folder)}: {error.strerror}"
     except UserError as error:
         cause = str(error)
+        stopped = isinstance(error, Stopped)
     with contextlib.suppress(OSError):
         progress.failed(cause)
     log = f"; log: {attempt.folder}" if attempt else ""
-    kept = sorted(logs.glob(f"*/{RUNS_FILE}"))
-    result = f"; its last result is kept in {kept[-1].parent}" if kept else ""
-    raise UserError(f"{cell}: {cause}{log}{result}")
+    kept = sorted(folder.parent for folder in logs.glob(f"*/{RUNS_FILE}"))
+    result = f"; its last result is kept in {kept[-1]}" if kept else ""
+    where = attempt and attempt.folder
+    raise CellFailed(f"{cell}: {cause}{log}{result}", cause, where, stopped)
 
 
-def skip_cell(request: dict, out: Path, position: str | None, why: str) -> None:
-    """Write the result of a cell that is not measured: outcome `skipped`, no runs. Raises UserError."""
+def leave_unmeasured(
+    request: dict,
+    out: Path,
+    position: str | None,
+    outcome: str,
+    why: str,
+    log: Path | None = None,
+) -> None:
+    """Write the result of a cell that is not measured, or that failed at `log`: no runs. Raises UserError."""
     cell = cell_path(request)
     _results_folder(out, cell)
-    record = record_of_skipped(request, why)
+    record = record_of_unmeasured(request, outcome, why, log)
     try:
         write_together(out, result_texts(record, Timeline(), [], position))
     except OSError as error:
         raise UserError(f"{cell}: {error.filename or out}: {error.strerror}") from None
-    Progress(cell, position).say(f"skipped: {why}")
+    if outcome != FAILED or not log:  # else the program says what the start at `log` failed of
+        Progress(cell, position).say(f"{outcome}: {why}")
 
 
 def _measure(attempt: Attempt, out: Path, position: str | None) -> str:

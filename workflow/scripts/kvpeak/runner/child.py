@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 
 from kvpeak.system.exit_watch import watch_exit
+from kvpeak.system.leash import Leash
 
 CHUNK = 1 << 16  # bytes; what a pipe holds on Linux
-GONE_S = 5.0  # the longest that the lock is kept for an engine that was killed and is not gone yet
 MOST_LEFT = 1 << 20  # bytes; the most that a pipe can hold, so what can be left in it at exit
 
 
@@ -20,7 +20,7 @@ class Child:
 
     def __init__(self, argv: list[str], env: dict[str, str], stderr: Path, cwd: str | None = None):
         """Start it in the folder `cwd` (default: this process's). Raises OSError if the program cannot be started."""
-        self._leash = _Leash()
+        self._leash = Leash()
         try:
             with stderr.open("wb") as log:
                 self._popen = subprocess.Popen(
@@ -91,48 +91,3 @@ class Child:
         """Send it to the whole session; the zombie keeps the number from being used again."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: all are zombies
             os.killpg(self.pid, number)
-
-
-class _Leash:
-    """A small process that kills the engine's session when the runner is gone, however it went.
-
-    It waits at the reading end of a pipe. The child writes its process id into it before it becomes the
-    engine; the end of the file, which the kernel makes when the runner dies, kills that process group.
-    It also keeps the runner's locks (it inherits their descriptors) until the group is gone.
-    """
-
-    def __init__(self):
-        reading, self._writing = os.pipe()
-        self._pid = os.fork()
-        if not self._pid:
-            os.close(self._writing)
-            _hold(reading)
-        os.close(reading)
-
-    def tie(self) -> None:
-        """Called in the child between fork and exec."""
-        os.write(self._writing, f"{os.getpid()}\n".encode())
-
-    def release(self) -> None:
-        with contextlib.suppress(BrokenPipeError):  # it was killed
-            os.write(self._writing, b"release\n")
-        os.close(self._writing)
-        os.waitpid(self._pid, 0)
-
-
-def _hold(reading: int) -> None:
-    """The life of the leash. Never returns."""
-    try:
-        os.setsid()  # a signal to the runner's process group does not reach it
-        group = None
-        with os.fdopen(reading) as orders:
-            for order in orders:
-                if order == "release\n":
-                    os._exit(0)
-                group = int(order)
-        deadline = time.monotonic() + GONE_S
-        while group and time.monotonic() < deadline:
-            os.killpg(group, signal.SIGKILL)  # ends in ProcessLookupError when all are gone
-            time.sleep(0.01)
-    finally:
-        os._exit(0)

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from pathlib import Path
 
 from kvpeak.base.columns import RUNS
 from kvpeak.base.layout import RESULT_FILES
@@ -70,12 +71,12 @@ def record_of(
     }
 
 
-def record_of_skipped(request: dict, why: str) -> dict:
-    """cell.json of a cell that is not measured."""
+def record_of_unmeasured(request: dict, outcome: str, why: str, log: Path | None = None) -> dict:
+    """cell.json of a cell that is not measured, or whose start at `log` gave no outcome."""
     before = Before(request, None)
     return {
         "cell": request["cell"],
-        "outcome": "skipped",
+        "outcome": outcome,
         "detail": why,
         "request": request,
         "started_at": before.started_at,
@@ -89,7 +90,7 @@ def record_of_skipped(request: dict, why: str) -> dict:
         "harness": before.harness,
         "inputs": before.inputs,
         "events": [],
-        "log": None,
+        "log": log and str(log),
     }
 
 

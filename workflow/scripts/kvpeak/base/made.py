@@ -1,0 +1,60 @@
+"""What a preparing step leaves at its path: its record, or in one line why there is none.
+
+A model, a prompt, an environment or a build that is not to be had must not cost the others their
+measurement. So a step that Snakemake starts always leaves its file; if that says why nothing was
+made, the steps after it pass the reason on, and the next invocation tries again.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvpeak.base import layout
+from kvpeak.base.files import write_json
+from kvpeak.base.text import plain
+
+UNAVAILABLE = "unavailable"  # cannot be had here; no failure
+FAILED = "failed"
+_KEY = "not_made"
+_HEAD = 64  # bytes; the file begins with the key
+_LONGEST = 1000  # characters of a reason
+
+
+@dataclass(frozen=True)
+class NotMade:
+    """Why a step made nothing. outcome: UNAVAILABLE or FAILED."""
+
+    outcome: str
+    reason: str
+
+
+def say_why_not(path: Path, outcome: str, reason: str) -> None:
+    """Leave the reason where the record would be. Raises OSError."""
+    said = {"outcome": outcome, "reason": plain(reason, _LONGEST)}
+    write_json(path, {_KEY: said})
+
+
+def why_not_made(path: Path) -> NotMade | None:
+    """Why the step at `path` made nothing; None if it made something or has not run."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD)
+            if f'"{_KEY}"'.encode() not in head:
+                return None
+            said = json.loads(head + file.read())[_KEY]
+        return NotMade(said["outcome"], plain(said["reason"], _LONGEST))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def tried_again(path: Path, renew: bool) -> list[str]:
+    """What the step at `path` takes as an input so that it is tried again: nothing, or one file.
+
+    With `renew` the file is made newer than what the step left. It stays, because Snakemake repeats a
+    step whose inputs have become fewer.
+    """
+    file = layout.AGAIN / path
+    if renew:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    return [str(file)] if file.exists() else []

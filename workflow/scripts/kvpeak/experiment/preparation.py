@@ -1,0 +1,101 @@
+"""What has to be made before a cell can run, and whether it could be made."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from kvpeak.base import layout
+from kvpeak.base.axes import Cell
+from kvpeak.base.made import FAILED, NotMade, why_not_made
+from kvpeak.experiment.engines import COMMAND
+from kvpeak.experiment.matrix import Matrix
+
+
+@dataclass(frozen=True)
+class Need:
+    """One file that a step makes, and the log of that step."""
+
+    made: Path
+    log: Path
+
+
+def needs(matrix: Matrix, cell: Cell) -> list[Need]:
+    """What the cell runs from: its model, the prompt's token ids, and its engine.
+
+    A replay needs no prompt's token ids, and no model where its shapes are given. An engine is a build of its
+    own or an environment.
+    """
+    shapes = matrix.model_folder(cell) == str(layout.model_folder(cell.model, shapes=True))
+    engine = matrix.commits[cell.commit]["engine"]
+    options = matrix.variants[cell.variant]
+    pool = engine == "mlx" and bool(options.get("pool") or options.get("record"))
+    return _needs(engine, cell.commit, cell.model, shapes, cell.prompt, pool)
+
+
+@cache
+def _needs(
+    engine: str, commit: str, model: str, shapes: bool, prompt: str, pool: bool
+) -> list[Need]:
+    log = f"{model}.shapes" if shapes else model
+    found = [Need(layout.model_record(model, shapes), layout.log_of("models", log))]
+    if engine != "candle-replay":
+        found.append(
+            Need(layout.prompt_file(model, prompt), layout.log_of("prompts", model, prompt))
+        )
+    if engine == COMMAND:
+        return [*found, Need(layout.engine_record(commit), layout.log_of("engines", commit))]
+    found.append(Need(layout.environment_record(commit), layout.log_of("envs", commit)))
+    if pool:
+        found.append(Need(layout.pool_record(commit), layout.log_of("pools", commit)))
+    return found
+
+
+def not_made(matrix: Matrix, cell: Cell, known: dict | None = None) -> NotMade | None:
+    """Why one of the cell's needs was not made, as far as it has been tried.
+
+    known: what was read of files before, for a call for each of many cells.
+    """
+    known = {} if known is None else known
+    for need in needs(matrix, cell):
+        if need.made not in known:
+            known[need.made] = why_not_made(need.made)
+        if known[need.made]:
+            return known[need.made]
+    return None
+
+
+def lacks_its_programs(record: Path) -> bool:
+    """Whether what is recorded as made was made elsewhere, so that its programs are not here.
+
+    Programs lie below .kvpeak/, with a copy of their record; one that is not equal is not theirs.
+    """
+    if record.name not in layout.PROGRAM_RECORDS:
+        return False
+    local = layout.local_copy(record)
+    try:
+        said = record.read_bytes()
+        return _has_programs(said) and (not local.exists() or local.read_bytes() != said)
+    except OSError:
+        return False
+
+
+def _has_programs(record: bytes) -> bool:
+    """Whether a record is that of a build, or of an environment of its own."""
+    try:
+        said = json.loads(record)
+    except ValueError:
+        return True
+    return isinstance(said, dict) and bool(said.get("own") or "program" in said)
+
+
+def to_be_tried_again(path: Path) -> bool:
+    """Whether the step at `path` is to run again although its file is there."""
+    return why_not_made(path) is not None or lacks_its_programs(path)
+
+
+def failures(paths: Iterable[Path]) -> list[str]:
+    """Of files that preparing steps make: why those that failed did, a line each."""
+    found = ((path, why_not_made(path)) for path in paths)
+    return [f"{path}: {why.reason}" for path, why in found if why and why.outcome == FAILED]

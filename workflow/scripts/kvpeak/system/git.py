@@ -1,0 +1,46 @@
+"""The one way in which git is called: it asks nothing, ends in time, and runs nothing that a repository names."""
+
+from pathlib import Path
+
+from kvpeak.base.errors import Unavailable
+from kvpeak.system.programs import SSH, environment, last_line, run_program
+
+# No transport that is a command, no helper and no hook of a repository; a connection that stalls ends.
+SAFE = (
+    *("-c", "protocol.ext.allow=never"),
+    *("-c", "core.fsmonitor=false"),
+    *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "http.lowSpeedLimit=100", "-c", "http.lowSpeedTime=60"),
+)
+ANSWER_S = 60.0  # for the first answer of a repository elsewhere
+TRANSFER_S = 3600.0  # for all of it
+QUICK_S = 60.0  # for what is on this disk
+
+
+class GitError(Unavailable):
+    """git could not do what was asked; its last line says why."""
+
+
+def git(*arguments: str, folder: Path | None = None, limit_s: float = QUICK_S) -> str:
+    """What git prints, in the repository `folder` if given. Raises GitError."""
+    where = ("-C", str(folder)) if folder else ()
+    try:
+        done = run_program(
+            ["git", *SAFE, *where, *arguments],
+            limit_s,
+            variables=environment(*SSH),
+            capture=True,
+        )
+    except Unavailable as error:
+        raise GitError(str(error)) from None
+    if done.returncode:
+        raise GitError(f"git {arguments[0]} failed ({last_line(done.stderr) or done.returncode})")
+    return done.stdout.strip()
+
+
+def git_or_nothing(*arguments: str, folder: Path | None = None) -> str:
+    """What git prints, or '' if it fails."""
+    try:
+        return git(*arguments, folder=folder)
+    except GitError:
+        return ""

@@ -1,0 +1,134 @@
+"""How programs that are not ours are run: they ask nothing, they end in time, and they see no secrets.
+
+Each gets no standard input and a session of its own, so that there is no terminal that it could ask on. When its
+time is over, or this process ends, it ends with everything that it has started.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from kvpeak.base.errors import Unavailable
+from kvpeak.system.leash import Leash
+
+# What makes programs fail where they would ask a person.
+NO_QUESTIONS = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "",  # none, not even the one of git's configuration
+    "SSH_ASKPASS_REQUIRE": "never",
+    "GIT_SSH_COMMAND": "ssh -oBatchMode=yes",
+    "GCM_INTERACTIVE": "never",
+    "PIP_NO_INPUT": "1",
+}
+# The variables that another program may see; of the groups none that looks like a secret.
+ALLOWED = (
+    *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP"),
+    *("CC", "CXX", "AR", "LD", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS"),
+    *("SDKROOT", "DEVELOPER_DIR", "MACOSX_DEPLOYMENT_TARGET", "CPATH", "LIBRARY_PATH"),
+    *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+)
+GROUPS = (
+    *("LC_", "XDG_", "LD_", "DYLD_", "PKG_CONFIG", "CMAKE_", "CARGO_", "RUST"),
+    *("CUDA", "NVIDIA_", "OMP_", "OPENBLAS_", "GOTO_", "MKL_", "VECLIB_", "NUMEXPR_"),
+)
+INSTALLERS = ("PIP_", "UV_")  # where packages come from; only for pip and uv themselves
+SSH = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_")  # only for git itself
+SECRET = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
+END_S = 2.0  # for the rest of what an ended program wrote
+LAST_LINES = 4096  # bytes of what a program printed, for a message
+
+
+def environment(*more: str) -> dict[str, str]:
+    """The variables for a program that is not ours; `more`: beginnings of further names."""
+    groups = (*GROUPS, *more)
+    allowed = {
+        name: value
+        for name, value in os.environ.items()
+        if name in ALLOWED or (name.startswith(groups) and not SECRET.search(name))
+    }
+    return allowed | NO_QUESTIONS
+
+
+def run_program(
+    command: list[str],
+    limit_s: float,
+    folder: Path | None = None,
+    variables: dict[str, str] | None = None,
+    capture: bool = False,
+) -> subprocess.CompletedProcess:
+    """Run a program to its end, in `folder`, with `variables` (default: `environment()`).
+
+    What it prints goes to this process's standard error, and the end of its own standard error into the result. With
+    `capture` nothing is shown and all of both is in the result, as text. Raises Unavailable if the program is not
+    there or takes longer than `limit_s` seconds.
+    """
+    leash = Leash()
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE if capture else sys.stderr,
+            stderr=subprocess.PIPE,
+            cwd=folder,
+            env=environment() if variables is None else variables,
+            start_new_session=True,
+            preexec_fn=leash.tie,  # safe: the programs that call this have a single thread
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        leash.release()
+        raise Unavailable(f"{command[0]}: cannot be started ({error.strerror})") from None
+    echo = None if capture else _Echo(process.stderr)
+    try:
+        out, err = process.communicate(timeout=limit_s) if capture else (None, None)
+        process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        shown = " ".join(command)[:200]
+        raise Unavailable(f"{shown}: not finished after {limit_s:g} s") from None
+    finally:
+        _end(process)
+        leash.release()
+    if echo:
+        err = echo.end()
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+class _Echo:
+    """Shows what a program writes on its standard error while it runs, and keeps the end of it."""
+
+    def __init__(self, stream):
+        self._stream, self._end = stream, ""
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def _follow(self) -> None:
+        while text := self._stream.readline(LAST_LINES):
+            self._end = (self._end + text)[-LAST_LINES:]
+            with contextlib.suppress(OSError):  # a closed terminal does not end the program
+                sys.stderr.write(text)
+                sys.stderr.flush()
+
+    def end(self) -> str:
+        self._thread.join(END_S)  # what left the session may hold the stream
+        return self._end
+
+
+def last_line(text: str) -> str:
+    """The last line that says something: usually the cause."""
+    lines = text[-LAST_LINES:].splitlines()
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _end(process: subprocess.Popen) -> None:
+    """End what is left of the program's session."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: all are zombies
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()

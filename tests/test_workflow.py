@@ -151,7 +151,7 @@ def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that
     }
     assert f"failed: mlx-0.32.4/tiny/alice-16/{killed}/default/r1: engine crashed" in shown
     finding = project.read("report/finding.md")
-    assert finding.index("## What is missing") < finding.index("## What was measured")
+    assert finding.index(f"{killed}/default/r1`: engine crashed") < finding.index("\n## ")
     assert done == {"cat/none", "prealloc/none", "prealloc/1MiB"}
     assert project.planned()["cell"] == 1
     assert project.snakemake().returncode == 0

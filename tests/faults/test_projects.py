@@ -58,7 +58,8 @@ def test_a_forced_cell_that_fails_loses_nothing_and_the_rest_can_be_rendered(mea
     assert shown.startswith(f"{cell}: ") and shown.count("\n") == 1
     assert "; log: results/logs/" in shown
     assert measured.snakemake("--config", "partial=true").returncode == 0
-    finding = measured.read("report/finding.md")
+    assert f"- `{cell}`: " in measured.read("report/finding.md")
+    finding = measured.read("report/details.md")
     assert "## What is missing" in finding
     assert finding.count(f"`{cell}` |") == 1
     assert len(list(csv.DictReader(measured.read("results/summary.csv").splitlines()))) == 3
@@ -66,7 +67,7 @@ def test_a_forced_cell_that_fails_loses_nothing_and_the_rest_can_be_rendered(mea
     config.write_bytes(whole)
     os.utime(config, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert measured.snakemake().returncode == 0
-    assert "## What is missing" not in measured.read("report/finding.md")
+    assert "## What is missing" not in measured.read("report/details.md")
     assert measured.planned() == {}
 
 
@@ -83,7 +84,7 @@ def test_longer_prompts_of_what_hit_the_guard_are_skipped_until_they_are_asked_f
         "alice-24": "skipped",
     }
     assert "would exceed the memory: alice-16 ended with guard" in measured.read(
-        "report/finding.md"
+        "report/details.md"
     )
     assert measured.planned() == {}
     assert len(program(measured, "failed").stdout.splitlines()) == 2

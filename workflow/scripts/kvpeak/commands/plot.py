@@ -30,6 +30,7 @@ def run(given) -> None:
     matrix = load_matrix(given.matrix)
     results = read_results(given.plan, given.summary, given.runs)
     replay = given.replay if replayed(matrix) else None
-    figures = draw(results, matrix.compare, given.cells, replay, releases_of(matrix))
+    releases, variants = releases_of(matrix), matrix.variants
+    figures = draw(results, matrix.compare, given.cells, replay, releases, variants)
     write_figures(figures, given.out)
     print(f"{given.out}: {', '.join(figure.name for figure in figures) or 'no figure, no data'}")

@@ -6,7 +6,7 @@ from pathlib import Path
 from kvpeak.base.axes import AXES
 from kvpeak.base.model_config import sizes
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
-from kvpeak.experiment.engines import COMMAND, ENGINES
+from kvpeak.experiment.engines import COMMAND, ENGINES, caps_of
 
 # What decides which code runs (PATH, LD_PRELOAD, PYTHONPATH …), what it may read (tokens, proxies, the home folder),
 # and what kvpeak sets itself.
@@ -86,7 +86,8 @@ def _check_caps(matrix) -> None:
     if COMMAND in engines:
         return
     for number, cap in enumerate(matrix.caps):
-        if not any(re.fullmatch(ENGINES[name].caps, cap) for name in engines):
+        patterns = {caps_of(name, each) for name in engines for each in matrix.variants.values()}
+        if not any(re.fullmatch(pattern, cap) for pattern in patterns):
             takes = "; ".join(f"{name} takes {ENGINES[name].cap_hint}" for name in engines)
             raise ConfigError(
                 matrix.file,

@@ -61,6 +61,12 @@ def variant(options: dict, given: dict) -> dict:
     return options | stock | given
 
 
+def caps_of(name: str, options: dict) -> str:
+    """The pattern of the caps that an engine has with a variant's options."""
+    candle = options.get("pool", "").partition(",")[0] == "candle"
+    return POOL_CAPS if name == "mlx" and candle else ENGINES[name].caps
+
+
 def commit_keys(engine: str) -> tuple[str, ...]:
     """The keys that a commit of the engine may have beside `engine`."""
     return COMMAND_KEYS if engine == COMMAND else ENGINES[engine].commit_keys
@@ -68,9 +74,7 @@ def commit_keys(engine: str) -> tuple[str, ...]:
 
 def not_applicable(name: str, cell: Cell, options: dict) -> str:
     """Why the engine `name` has not what the cell asks for, or ''. options: of the cell's variant."""
-    engine = ENGINES[name]
-    pool = options.get("pool", "").partition(",")[0]
-    caps = POOL_CAPS if name == "mlx" and pool == "candle" else engine.caps
+    engine, caps = ENGINES[name], caps_of(name, options)
     if not re.fullmatch(caps, cell.cap):
         hint = "default, none or a reuse ratio such as 4x" if caps == POOL_CAPS else engine.cap_hint
         return f"not applicable: engine {name} has no cap {cell.cap} (it takes {hint})"

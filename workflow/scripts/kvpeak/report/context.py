@@ -32,6 +32,7 @@ from kvpeak.report.history import history_section
 from kvpeak.report.instruments import instruments_section
 from kvpeak.report.limits import limits_section
 from kvpeak.report.opening import opening, where_table
+from kvpeak.report.pools import pools_of, pools_section
 from kvpeak.report.sections import comparison_section
 
 NO_COMPARISON = Lead(
@@ -64,6 +65,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
+        "pools": pools_section(pools_of(summary, matrix.variants, folder / "cells")),
         "growth": growth_section(results),
         "fits": fits_section(fits_rows(results, folder)),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),

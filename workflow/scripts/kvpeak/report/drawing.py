@@ -12,6 +12,7 @@ from kvpeak.base.files import write_together
 from kvpeak.base.untrusted import read_csv
 from kvpeak.report.figures import peak_by_counter, peak_by_length, speed_ratios, where_bytes_are
 from kvpeak.report.history import history_figure
+from kvpeak.report.pools import pools_figure, pools_of
 from kvpeak.report.replay_figures import captured_bytes
 from kvpeak.report.style import Figure
 from kvpeak.report.timelines import memory_over_time, timelines
@@ -23,9 +24,11 @@ def draw(
     cells: Path,
     replay: Path | None = None,
     releases: dict[str, str] | None = None,
+    variants: dict[str, dict] | None = None,
 ) -> list[Figure]:
     """Every figure that the results have data for. Memory over time is that of the pair that leads
-    the finding. releases: commit → engine, for the history.
+    the finding. releases: commit → engine, for the history; variants:
+    name → options, for the buffer pools.
     """
     compared = [compare(results, **entry) for entry in comparisons]
     first = leading(compared)
@@ -39,6 +42,8 @@ def draw(
             figures.append(peak_by_counter(comparison, pair))
         figures.append(speed_ratios(comparison))
     figures.append(history_figure(histories(results, releases or {})))
+    summary = list(results.summary.values())
+    figures.append(pools_figure(pools_of(summary, variants or {}, cells)))
     if replay:
         figures.append(captured_bytes(read_holders(replay)))
     return [figure for figure in figures if figure]

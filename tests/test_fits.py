@@ -226,6 +226,13 @@ def test_the_table_has_a_row_for_this_machine_and_for_each_memory(tmp_path):
     )
 
 
+def test_where_every_position_fits_the_sentence_says_so(tmp_path):
+    rows = fits_rows(results_of(tmp_path, lambda n: 1e-3 * n), tmp_path)
+    assert sentence(rows) == (
+        "Predicted: this machine's 23 GiB hold as long a prompt as each model takes."
+    )
+
+
 def test_a_damaged_record_costs_its_cell_only(tmp_path):
     results = results_of(tmp_path, lambda n: 1e-3 * n * n)
     (damaged,) = tmp_path.glob("cells/*/*/p-129/*/*/*/r1/cell.json")

@@ -57,6 +57,7 @@ def test_every_link_inside_the_page_has_its_target(made):
     ids = set(re.findall(r' id="([^"]+)"', body))
     targets = set(re.findall(r'href="#([^"]+)"', body))
     assert len(targets) > 50
+    assert len(re.findall(r' id="([^"]+)"', body)) == len(ids)
     assert targets <= ids
 
 
@@ -116,6 +117,35 @@ def test_a_picture_outside_the_project_is_not_read(tmp_path):
     (tmp_path / "report").mkdir()
     with pytest.raises(Exception, match="leads out of"):
         to_html("![x](../../secret.svg)", tmp_path / "report", LINKS)
+
+
+def test_two_documents_on_one_page_share_no_anchor_and_link_to_one_another(tmp_path):
+    documents = ("finding.md", "details.md")
+    first = to_html(
+        "## Claims\n[all](details.md#claims)", tmp_path, LINKS, *documents[:1], documents
+    )
+    second = to_html(
+        "## Claims\n[here](#claims) [up](finding.md#claims)",
+        tmp_path,
+        LINKS,
+        *documents[1:],
+        documents,
+    )
+    assert '<h2 id="claims">' in first
+    assert 'href="#detailsmd-claims"' in first
+    assert '<h2 id="detailsmd-claims">' in second
+    assert 'href="#detailsmd-claims">here' in second
+    assert 'href="#claims">up' in second
+
+
+def test_a_fold_is_a_fold_and_other_html_is_text(tmp_path):
+    shown = to_html(
+        "<details>\n<summary>More &amp; more</summary>\n\n<b>x</b>\n\n</details>", tmp_path, LINKS
+    )
+    assert "<details>" in shown
+    assert "<summary>More &amp; more</summary>" in shown
+    assert "</details>" in shown
+    assert "<b>" not in shown
 
 
 def test_headings_have_the_anchors_of_github():

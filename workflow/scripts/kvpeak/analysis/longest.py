@@ -71,9 +71,11 @@ def sentence(rows: list[dict]) -> str | None:
     own = [row for row in rows if row["machine"] == "yes"]
     if not own:
         return None
+    memory = f"{own[0]['memory_mib'] * MIB / GIB:,.0f} GiB"
+    if all(row["all_positions"] == "yes" for row in own):
+        return f"Predicted: this machine's {memory} hold as long a prompt as each model takes."
     most = max(own, key=lambda row: row["longest_tokens"])
     least = min(own, key=lambda row: row["longest_tokens"])
-    memory = f"{own[0]['memory_mib'] * MIB / GIB:,.0f} GiB"
     if most["longest_tokens"] == least["longest_tokens"]:
         return f"Predicted: {_spelled(most)} fit into this machine's {memory} in every cell."
     return (

@@ -28,11 +28,10 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
     templates = templates or shipped(TEMPLATES)
     tables = read_tables(results)
     links = links_of(tables)
-    documents = [finding.name, *([DETAILS] if (finding.parent / DETAILS).exists() else [])]
+    folder = finding.parent
+    documents = (finding.name, *([DETAILS] if (folder / DETAILS).exists() else []))
     texts = {
-        slug(name): Markup(
-            to_html(read_text(finding.parent / name), finding.parent, links, tuple(documents))
-        )
+        slug(name): Markup(to_html(read_text(folder / name), folder, links, name, documents))
         for name in documents
     }
     measured = read_results(*(results / path.name for path in (PLAN, SUMMARY, RUNS)))

@@ -18,36 +18,44 @@ from kvpeak.report.page_links import LEAST_IN_TEXT, NUMBER, Links
 Anchor = Callable[[str], str | None]  # a number as shown → the anchor of its row
 
 
-def to_html(markdown: str, folder: Path, links: Links, documents: tuple[str, ...] = ()) -> str:
-    """The HTML of one document; pictures are read from `folder`.
+def to_html(
+    markdown: str, folder: Path, links: Links, name: str = "", documents: tuple[str, ...] = ()
+) -> str:
+    """The HTML of the document `name`; pictures are read from `folder`.
 
-    Links to one of `documents`, which are on the same page, become links to their anchors.
+    `documents` are those on the same page: links to them become links to their anchors, which are
+    the headings' own in the first document, and begin with the document's name in the others.
     """
     parser = MarkdownIt("commonmark", {"html": True}).enable("table")
     tokens = parser.parse(markdown)
     for token in tokens:
         _only_folds(token)
-    _name_headings(tokens)
+    _name_headings(tokens, prefix(name, documents))
     _link_numbers(tokens, links)
     for token in tokens:
         for child in token.children or []:
             if child.type == "image":
                 _put_inside(child, folder)
             elif child.type == "link_open":
-                _stay_here(child, documents)
-    return _scrollable(parser.renderer.render(tokens, parser.options, {}))
+                _stay_here(child, name, documents)
+    return _scrollable(parser.renderer.render(tokens, parser.options, {}), name)
 
 
-def _scrollable(shown: str) -> str:
+def prefix(name: str, documents: tuple[str, ...]) -> str:
+    """What the anchors of a document's headings begin with."""
+    return "" if name in documents[:1] or not name else f"{slug(name)}-"
+
+
+def _scrollable(shown: str, name: str) -> str:
     """What is wider than the page can be scrolled, with the keyboard too; a header without words is
     no header.
     """
-    numbers = itertools.count(1)
+    numbers, where = itertools.count(1), html.escape(name or "the text")
     shown = re.sub(
         "<table>",
         lambda _: (
-            f'<div class="wide" tabindex="0" role="region" aria-label="Table {next(numbers)} '
-            'of the text"><table>'
+            '<div class="wide" tabindex="0" role="region" '
+            f'aria-label="Table {next(numbers)} of {where}"><table>'
         ),
         shown,
     )
@@ -78,11 +86,11 @@ def _only_folds(token: Token) -> None:
             )
 
 
-def _name_headings(tokens: list[Token]) -> None:
+def _name_headings(tokens: list[Token], start: str) -> None:
     taken: dict[str, int] = {}
     for token, inline in itertools.pairwise(tokens):
         if token.type == "heading_open":
-            anchor = slug(plain(inline))
+            anchor = start + slug(plain(inline))
             number = taken[anchor] = taken.get(anchor, -1) + 1
             token.attrSet("id", f"{anchor}-{number}" if number else anchor)
 
@@ -99,10 +107,13 @@ def _put_inside(image: Token, folder: Path) -> None:
     image.attrSet("loading", "lazy")
 
 
-def _stay_here(link: Token, documents: tuple[str, ...]) -> None:
+def _stay_here(link: Token, name: str, documents: tuple[str, ...]) -> None:
     target, _, anchor = str(link.attrGet("href")).partition("#")
-    if target in documents:
-        link.attrSet("href", f"#{anchor or slug(target)}")
+    document = target or name
+    if anchor and (not target or document in documents):
+        link.attrSet("href", f"#{prefix(document, documents)}{anchor}")
+    elif target in documents:
+        link.attrSet("href", f"#{slug(target)}")
 
 
 def _link_numbers(tokens: list[Token], links: Links) -> None:

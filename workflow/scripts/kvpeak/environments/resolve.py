@@ -20,6 +20,7 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import write_json
+from kvpeak.base.untrusted import read_object
 from kvpeak.environments.releases import until
 from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
 from kvpeak.system.host import installed_version, missing_packages
@@ -80,8 +81,8 @@ def key_of(packages: dict[str, str], pins: Path = PINS) -> str:
 def known(commit: str, packages: dict[str, str]) -> Resolution | None:
     """What was found for the commit, None if nothing, or something else was asked then."""
     try:
-        found = Resolution(**json.loads(layout.resolution(commit).read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
+        found = Resolution(**read_object(layout.resolution(commit)))
+    except (OSError, UserError, TypeError):
         return None
     return found if found.key == key_of(packages) else None
 

@@ -28,7 +28,9 @@ CONFIG = {
 
 @pytest.fixture
 def cells(tmp_path, monkeypatch):
-    """Write a cell: `cells(round, speeds of its runs, the first being the warm-up's, changes of its record)`."""
+    """Write a cell: `cells(round, speeds of its runs, the first being the warm-up's, changes of
+    its record)`.
+    """
     monkeypatch.chdir(tmp_path)
     Path("models/tiny").mkdir(parents=True)
     Path("models/tiny/config.json").write_text(json.dumps(CONFIG))

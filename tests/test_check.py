@@ -70,7 +70,8 @@ def test_a_failing_claim_is_printed_and_fails_only_the_reading(check, run, tmp_p
     assert (code, errors) == (1, "")
     assert printed.splitlines()[:2] == [
         "2 fails, 0 does not repeat, 0 not testable, 0 holds, 0 not measured here",
-        "fails: the peak of cat is one MiB (none): 1,000.0 (998.0 to 1,001.0 in 4 processes), expected 1 (+99,900.0 %); ± 5 %",
+        "fails: the peak of cat is one MiB (none): 1,000.0 "
+        "(998.0 to 1,001.0 in 4 processes), expected 1 (+99,900.0 %); ± 5 %",
     ]
 
 

@@ -1,7 +1,7 @@
 """The claims: what expected.yaml may say, which cells a claim is about, and its verdict.
 
-tests/data/small is a hand-made result set: alice-512 with 4 processes of cat, alice-2048 where cat without a cap ran
-out of memory, and a model that needs a GPU which is not there.
+tests/data/small is a hand-made result set: alice-512 with 4 processes of cat, alice-2048 where cat
+without a cap ran out of memory, and a model that needs a GPU which is not there.
 """
 
 import csv
@@ -211,7 +211,8 @@ def test_a_spread_may_allow_what_a_cap_keeps(judge):
     verdict, detail = judge(narrow | {"allowance_mib": 8})["tiny"]
     assert (verdict, detail) == (
         "holds",
-        "428.0 (prealloc) to 440.0 (cat): 2.8 %, 12 MiB apart, at most 12.28 allowed (1 % and 8 MiB)",
+        "428.0 (prealloc) to 440.0 (cat): 2.8 %, 12 MiB apart, "
+        "at most 12.28 allowed (1 % and 8 MiB)",
     )
 
 
@@ -304,7 +305,9 @@ def test_a_speed_beyond_the_margin_fails_and_one_across_it_is_not_testable(judge
 
 
 def test_the_groups_of_a_claim_are_corrected_together_as_a_comparison_is(load, small):
-    """Two pairs that are 20 % slower, 4 processes a side: with two at once a rank test of 4 against 4 says nothing."""
+    """Two pairs that are 20 % slower, 4 processes a side: with two at once a rank test of 4
+    against 4 says nothing.
+    """
     cells = [cell for cell in small.plan if cell[1] == "tiny" and cell[4] == "32MiB"][:2]
     quiet = np.array([100.0, 101, 99, 100])
     speeds = {cell: quiet * 0.8 for cell in cells}

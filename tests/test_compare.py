@@ -14,7 +14,9 @@ SMALL = Path(__file__).parent / "data/small"
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """A: the small result set; B: the same on another machine, where cat without a cap takes half."""
+    """A: the small result set; B: the same on another machine, where cat without a cap takes
+    half.
+    """
     monkeypatch.chdir(tmp_path)
     for name in ("A", "B"):
         shutil.copytree(SMALL, tmp_path / name)
@@ -41,8 +43,8 @@ def test_the_largest_change_leads_and_what_else_differs_is_said(folders, capsys)
         "falls from 1,000 to 500 MiB"
     )
     assert (
-        "peaks at 500 MiB (499 to 501) instead of 1,000 MiB (998 to 1,001) (2.00× less; medians of 4 processes a side)"
-        in sentence
+        "peaks at 500 MiB (499 to 501) instead of 1,000 MiB (998 to 1,001) "
+        "(2.00× less; medians of 4 processes a side)" in sentence
     )
     assert "The two sides of 8 of 8 pairs come from different machines." in text
     assert "1 cells generated other tokens." in text

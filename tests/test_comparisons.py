@@ -1,4 +1,6 @@
-"""Before → after on the small result set (tests/data/small), and on changes made up in the tests."""
+"""Before → after on the small result set (tests/data/small), and on changes made up in the
+tests.
+"""
 
 import csv
 from dataclasses import replace
@@ -92,7 +94,9 @@ def test_ranges_that_meet_are_noise():
 
 
 def on_cuda(tmp_path, smallest: str) -> Results:
-    """The small result set under CUDA: device peaks of 1,000 and 900 MiB at most, and 10 MiB of every footprint."""
+    """The small result set under CUDA: device peaks of 1,000 and 900 MiB at most, and 10 MiB of
+    every footprint.
+    """
     table = tmp_path / "summary.csv"
     with (SMALL / "summary.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))[:2]

@@ -25,8 +25,8 @@ def test_the_lead_is_the_largest_change_in_plain_numbers(small):
     )
     assert found.sentence.startswith(
         "In a laboratory setting, not as mlx-lm runs (the cat cache, neither limit on the pool is "
-        "the engine's own, a loop that never clears the pool): with a cap of 32MiB on the buffer pool, tiny with the cat cache on a prompt of "
-        "513 tokens (mlx-0.32.4) peaks at 440 MiB (438 to 441) instead of 1,000 MiB (998 to 1,001) "
+        "the engine's own, a loop that never clears the pool): with a cap of 32MiB on the buffer "
+        "pool, tiny with the cat cache on a prompt of 513 tokens (mlx-0.32.4) peaks at 440 MiB (438 to 441) instead of 1,000 MiB (998 to 1,001) "
         "(2.27× less; medians of 4 processes a side)."
     )
     assert found.speeds.startswith(
@@ -69,7 +69,8 @@ def test_a_pair_with_a_stock_side_leads_before_a_larger_change_of_the_laboratory
 def test_the_lead_says_when_speed_cannot_be_told(small):
     found = lead(compare(small, "kv_cache", "cat", "prealloc"))
     assert found.title.endswith(
-        "with the prealloc cache instead of cat the peak of tiny at 513 tokens falls from 1,000 to 430 MiB"
+        "with the prealloc cache instead of cat the peak of tiny at 513 tokens falls "
+        "from 1,000 to 430 MiB"
     )
     assert found.sentence.endswith("(2.33× less; medians of 1 and 4 processes).")
     assert found.speeds == (

@@ -22,7 +22,9 @@ ROW = {
 
 
 def samples(rate: float, stop: float, steps: int = 128, noise: float = 0.2):
-    """A sample each fiftieth of a second over ten seconds: the memory grows up to the token `stop`."""
+    """A sample each fiftieth of a second over ten seconds: the memory grows up to the token
+    `stop`.
+    """
     rng = np.random.default_rng(0)
     times = np.arange(0, 10, 0.02)
     tokens = times / 10 * steps

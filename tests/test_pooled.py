@@ -1,4 +1,6 @@
-"""Effects pooled over pairs of cells: against numbers worked out by hand, and by simulation (seeded)."""
+"""Effects pooled over pairs of cells: against numbers worked out by hand, and by simulation
+(seeded).
+"""
 
 import csv
 from dataclasses import replace

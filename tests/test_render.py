@@ -1,6 +1,7 @@
 """The finding, rendered from variants of the small result set, held against stored documents.
 
-After a change that is meant, KVPEAK_SNAPSHOTS=write pytest tests/test_render.py writes them anew; read the difference.
+After a change that is meant, KVPEAK_SNAPSHOTS=write pytest tests/test_render.py writes them anew;
+read the difference.
 """
 
 import csv
@@ -121,8 +122,9 @@ def markdown_characters() -> None:
 
 
 def some_flagged_and_mixed() -> None:
-    """Some rows are doubtful, one has a run that is far off; half of the cells come from another machine, another, changed
-    harness and another number of threads."""
+    """Some rows are doubtful, one has a run that is far off; half of the cells come from another
+    machine, another, changed harness and another number of threads.
+    """
 
     def change(rows):
         rows[0] |= {"flags": "battery: on battery", "runs": "7"}
@@ -143,7 +145,9 @@ def some_flagged_and_mixed() -> None:
 
 
 def as_mlx_lm_runs() -> None:
-    """cat with the cap stands for mlx-lm's own cache, loop and limit; one such cell does not repeat."""
+    """cat with the cap stands for mlx-lm's own cache, loop and limit; one such cell does not
+    repeat.
+    """
     matrix = MATRIX.replace("kv_caches: [cat,", "kv_caches: [mlx-lm,").replace("32MiB", "default")
     Path("config/matrix.yaml").write_text(
         matrix.replace("before: none, after: default", "before: default, after: none").replace(
@@ -193,7 +197,9 @@ SCENARIOS = [
 
 
 def touch_cells() -> None:
-    """A runs.csv for every process of the cells in the summary, by which a cell counts as measured."""
+    """A runs.csv for every process of the cells in the summary, by which a cell counts as
+    measured.
+    """
     with Path("results/summary.csv").open(newline="") as file:
         measured = {tuple(row[axis] for axis in AXES) for row in csv.DictReader(file)}
     with Path("results/plan.csv").open(newline="") as file:
@@ -432,7 +438,9 @@ def test_a_default_limit_is_stated_where_it_was_measured(rendered):
 
 
 def instruments(*off: str) -> None:
-    """The check of the instruments: each of two counters read 412 MiB of 400, those of `off` 300."""
+    """The check of the instruments: each of two counters read 412 MiB of 400, those of `off`
+    300.
+    """
     what = {"peak_pool_mib": "MLX's live and kept bytes", "peak_footprint_mib": "peak footprint"}
     readings = [
         {

@@ -297,7 +297,10 @@ def _judge_growth_law(claim, group, cells, results, placed):
     low, high = fit.intervals[fit.terms.index(claim["leading"])]
     longest = max(tokens for tokens, _ in series)
     share = fit.share(claim["leading"], longest)
-    part = f"{claim['leading']} makes up {percent(share, 0, sign=False)} of what grows at {longest:,} tokens"
+    part = (
+        f"{claim['leading']} makes up {percent(share, 0, sign=False)} of what grows at "
+        f"{longest:,} tokens"
+    )
     detail = f"{growth.spell_fit(fit)}; {part}"
     if low > 0 and share > 0.5:
         return Verdict.HOLDS, detail

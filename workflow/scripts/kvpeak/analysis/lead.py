@@ -1,4 +1,6 @@
-"""What a comparison comes to in one sentence: the largest change of a peak that the data support."""
+"""What a comparison comes to in one sentence: the largest change of a peak that the data
+support.
+"""
 
 from dataclasses import dataclass
 
@@ -30,8 +32,8 @@ NEITHER = {
 
 @dataclass(frozen=True)
 class Lead:
-    """What a comparison comes to: plain text, not yet escaped for Markdown. `pair` is None if nothing
-    was found.
+    """What a comparison comes to: plain text, not yet escaped for Markdown. `pair` is None if
+    nothing was found.
     """
 
     title: str
@@ -55,9 +57,10 @@ def lead(comparison: Comparison) -> Lead:
     before, after = pair.before["peak_mib"], pair.after["peak_mib"]
     change = "falls" if after < before else "rises"
     preface = _preface(pair)
+    begin = f"In a laboratory setting: {_lower(subject)}" if preface else subject
     title = (
-        f"{'In a laboratory setting: ' if preface else ''}{_lower(subject) if preface else subject} "
-        f"the {'sampled ' * _sampled(pair)}peak of {_what(pair)} {change} from {before:,.0f} to {after:,.0f} MiB"
+        f"{begin} the {'sampled ' * _sampled(pair)}peak of {_what(pair)} {change} "
+        f"from {before:,.0f} to {after:,.0f} MiB"
     )
     factor = max(before, after) / min(before, after)
     sentence = (
@@ -146,7 +149,9 @@ def _spell_peak(row: dict) -> str:
 
 
 def _processes(pair: Pair) -> str:
-    """How many processes each side has, in the order in which the sentence names them; '' for one."""
+    """How many processes each side has, in the order in which the sentence names them; '' for
+    one.
+    """
     before, after = pair.rounds
     if before == after:
         return "" if before == 1 else f"; medians of {before} processes a side"

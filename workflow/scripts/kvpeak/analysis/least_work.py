@@ -32,7 +32,8 @@ def kv_bytes(config: dict, dtype: str) -> int | None:
 
 
 def attended(tokens: int, chunk: int, fused: bool = False) -> int:
-    """Pairs of a query and a key whose scores a pass over `tokens` makes, `chunk` queries at a time.
+    """Pairs of a query and a key whose scores a pass over `tokens` makes, `chunk` queries at a
+    time.
 
     Each chunk meets all tokens up to its end. Naive attention makes every score, although up to
     half are masked; a fused kernel may skip what is masked, and so the least is a query's own past.

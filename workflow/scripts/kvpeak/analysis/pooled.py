@@ -1,4 +1,5 @@
-"""What a comparison comes to over all its pairs of cells, and what is small but always the same way.
+"""What a comparison comes to over all its pairs of cells, and what is small but always the same
+way.
 
 A pair of cells is a block: its two sides differ on the compared axis only. The effect is the mean
 of the logarithms of after / before over the blocks, so that no cell counts more than another and
@@ -21,8 +22,8 @@ from kvpeak.analysis.verdicts import Verdict
 MIN_BLOCKS = 5  # fewer pairs of cells have no interval
 PEAK = "peak_mib"
 QUANTITIES = (PEAK, "prefill_tok_s", "decode_tok_s")
-# Fewer pairs may all point one way by chance: of 6 with one process a side that has p = 0.03, and of
-# 4 it is as rare where also the ranges over several processes do not meet.
+# Fewer pairs may all point one way by chance: of 6 with one process a side that has p = 0.03, and
+# of 4 it is as rare where also the ranges over several processes do not meet.
 MIN_SAME_WAY, MIN_SAME_WAY_SINGLE = 4, 6
 MOST_SMALL = 2 * PRACTICAL  # a group with a larger change is not small
 

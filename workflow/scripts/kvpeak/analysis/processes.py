@@ -153,8 +153,8 @@ def _joules_of(runs: Iterable[dict], joules: str, tokens: str) -> float | None:
 def optional_work(record: Record) -> dict:
     """What one token adds, and the least work of each phase.
 
-    What the engine measured goes before what the shapes say. A model whose config says it in another
-    way has no figures of the shapes, and all its measured ones.
+    What the engine measured goes before what the shapes say. A model whose config says it in
+    another way has no figures of the shapes, and all its measured ones.
     """
     measured = {name: record.number("engine", name) for name in HELD}
     try:

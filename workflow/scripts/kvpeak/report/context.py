@@ -194,7 +194,9 @@ def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
 
 
 def read_figures(folder: Path) -> list[dict]:
-    """The figures that plot.py drew: file, about, title, alt, caption; none if there is no index."""
+    """The figures that plot.py drew: file, about, title, alt, caption; none if there is no
+    index.
+    """
     path = folder / "figures.json"
     try:
         return read_json(path)

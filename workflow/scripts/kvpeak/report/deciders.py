@@ -113,8 +113,8 @@ def _spell_small(comparison: Comparison, small: SmallEffect) -> str:
     before, after = (spell_name(comparison.axis, n) for n in (comparison.before, comparison.after))
     return (
         f"Small, but always the same way: from {before} to {after} the peak {way} by {span} in all "
-        f"{len(small.ratios)} pairs at {where}, and the ranges over the processes do not meet. This "
-        "was found by looking, not declared before."
+        f"{len(small.ratios)} pairs at {where}, and the ranges over the processes do not meet. "
+        "This was found by looking, not declared before."
     )
 
 
@@ -128,14 +128,16 @@ def unstable_lines(results: Results) -> list[Markdown]:
     count = f"{len(rows)} of {len(results.summary)} cells do" if len(rows) > 1 else "One cell does"
     return [
         escape(
-            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. For example "
-            f"{names} {spell_outputs(worst)}."
+            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. For "
+            f"example {names} {spell_outputs(worst)}."
         )
     ]
 
 
 def growth_lines(results: Results, cells: Path) -> list[Markdown]:
-    """How the memory grows in the first process of each cell while it decodes; stock cells first."""
+    """How the memory grows in the first process of each cell while it decodes; stock cells
+    first.
+    """
     found = []
     for cell, row in list(results.summary.items())[:MOST_TIMELINES]:
         if row["method"] != "live" or row["outcome"] != "ok":

@@ -52,8 +52,8 @@ def _of_the_method(found: dict) -> list[Markdown]:
         if method == "replayed: counted":
             lines.append(
                 f"Cells with the method {code(method)} computed nothing: their speed is not known, "
-                "and with no memory behind the pool their footprint says nothing. Their peak is the "
-                "bytes of the pool and the weights in the books."
+                "and with no memory behind the pool their footprint says nothing. Their peak is "
+                "the bytes of the pool and the weights in the books."
             )
         elif method != "live":
             lines.append(
@@ -123,8 +123,8 @@ def _of_the_setting(found: dict) -> list[Markdown]:
     live_mlx = [row for row in found["summary"] if (row["versions"] or "").startswith("mlx ")]
     if live_mlx and not any(map(is_stock, live_mlx)):
         lines.append(
-            "No cell ran as mlx-lm runs (its loop, its cache, MLX's own limit): what was measured is "
-            "a laboratory setting."
+            "No cell ran as mlx-lm runs (its loop, its cache, MLX's own limit): what was measured "
+            "is a laboratory setting."
         )
     for model in found["models"]:
         if model["weights"] == "random":
@@ -134,14 +134,15 @@ def _of_the_setting(found: dict) -> list[Markdown]:
             )
     for axis, name in found["single"].items():
         lines.append(
-            f"One {axis.replace('_', ' ')} was measured, {code(name)}: nothing is said about others."
+            f"One {axis.replace('_', ' ')} was measured, {code(name)}: nothing is said about "
+            "others."
         )
     if len(found["comparisons"]) > 1:
         first = found["comparisons"][0]
         lines.append(
             f"Only the two sides of the first comparison, {first['axis'].replace('_', ' ')} "
-            f"{code(first['before'])} and {code(first['after'])}, were measured next to each other: "
-            "the speeds of the others also differ by what changed on the machine in between."
+            f"{code(first['before'])} and {code(first['after'])}, were measured next to each "
+            "other: the speeds of the others also differ by what changed on the machine in between."
         )
     return [Markdown(line) for line in lines]
 
@@ -196,8 +197,8 @@ def _of_single_runs(found: dict) -> list[Markdown]:
         rest = len(far) - FAR_OFF_SHOWN
         shown += f"\n  - and {number(rest)} more" if rest > 0 else ""
         lines.append(
-            f"{number(len(far))} of {number(len(summary))} cells have a run whose speed is far from "
-            f"that of the cell's other runs; it counts all the same:{shown}"
+            f"{number(len(far))} of {number(len(summary))} cells have a run whose speed is far "
+            f"from that of the cell's other runs; it counts all the same:{shown}"
         )
     if len(found["harness"]) > 1:
         lines.append(
@@ -206,7 +207,7 @@ def _of_single_runs(found: dict) -> list[Markdown]:
         )
     if found["dirty"]:
         lines.append(
-            "The harness had uncommitted changes in workflow/ for at least one cell: no revision is "
-            "exactly what measured it."
+            "The harness had uncommitted changes in workflow/ for at least one cell: no revision "
+            "is exactly what measured it."
         )
     return [Markdown(line) for line in lines]

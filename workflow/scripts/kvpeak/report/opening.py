@@ -106,7 +106,9 @@ def _cell(row: dict) -> str:
 
 
 def where_table(results: Results, compared: list[Comparison]) -> Markdown:
-    """Where the bytes are at the peak: stock cells, and both sides of the pairs that changed most."""
+    """Where the bytes are at the peak: stock cells, and both sides of the pairs that changed
+    most.
+    """
     rows = [row for row in results.summary.values() if is_stock(row) and row["parts"]]
     rows = sorted(rows, key=lambda row: -row["peak_mib"])[: MOST_ROWS // 2]
     for comparison in compared:

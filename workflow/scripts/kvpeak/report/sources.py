@@ -15,7 +15,9 @@ from kvpeak.experiment.status import outcome_in
 
 
 class Reader:
-    """Reads records, and keeps a line for each that cannot be read: one bad file stops no finding."""
+    """Reads records, and keeps a line for each that cannot be read: one bad file stops no
+    finding.
+    """
 
     def __init__(self):
         self.problems: list[str] = []
@@ -54,7 +56,9 @@ def read_records(plan: list[dict], reader: Reader) -> list[dict]:
 
 
 def _complete(record: dict) -> dict:
-    """The record, if everything that this module takes from it is there; else KeyError or the like."""
+    """The record, if everything that this module takes from it is there; else KeyError or the
+    like.
+    """
     models([record]), prompts([record]), dtypes([record])
     dict.items(record["engine"].get("versions", {}))
     return record

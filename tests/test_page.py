@@ -221,16 +221,21 @@ def test_a_link_opens_the_table_and_shows_the_row(made, chromium):
 
 @browser_here
 def test_tables_sort_and_filter(made, chromium):
+    expect = pytest.importorskip("playwright.sync_api").expect
     shown, _ = opened(chromium, made, 1280)
     shown.wait_for_selector(".dt-container")
-    rows = shown.locator("#summary tbody tr")
-    every = rows.count()
-    shown.locator("#summary input[type=search]").fill("prealloc")
-    assert 0 < rows.count() < every
-    shown.locator("#summary input[type=search]").fill("")
-    shown.locator("#summary th", has_text="line").click()
-    shown.locator("#summary th", has_text="line").click()
-    assert rows.first.locator("td").first.inner_text() == str(every + 1)
+    rows, every = shown.locator("#summary tbody tr"), shown.locator("#summary tbody tr").count()
+    search, line = shown.get_by_label("Search").first, shown.locator("#summary th").first
+    search.fill("prealloc")
+    expect(rows).not_to_have_count(every)
+    expect(rows.first).to_contain_text("prealloc")
+    search.fill("")
+    expect(rows).to_have_count(every)
+    line.click()
+    expect(line).to_have_attribute("aria-sort", "ascending")
+    line.click()
+    expect(line).to_have_attribute("aria-sort", "descending")
+    expect(rows.first.locator("td").first).to_have_text(str(every + 1))
 
 
 @browser_here

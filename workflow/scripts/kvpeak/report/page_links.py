@@ -15,7 +15,7 @@ NUMBER = re.compile(
     r"(?<![\w.,−-])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w,])|(?<![\w.,−-])\d+(?:\.\d+)?(?![\w,])"
 )
 ASKED_FOR = ("prompt_tokens", "generated_tokens", "rounds", "runs")  # not measured: not linked
-LEAST_IN_TEXT = 2  # digits of a number in a sentence; one digit is too often something else
+LEAST_DIGITS = 2  # of a number that is linked; one digit is too often something else
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from markdown_it.token import Token
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.untrusted import read_text
-from kvpeak.report.page_links import LEAST_IN_TEXT, NUMBER, Links
+from kvpeak.report.page_links import LEAST_DIGITS, NUMBER, Links
 
 Anchor = Callable[[str], str | None]  # a number as shown → the anchor of its row
 
@@ -147,8 +147,6 @@ def _link_sentence(inline: Token, links: Links) -> None:
     names = links.names_in([plain(inline)])
 
     def anchor(shown: str) -> str | None:
-        if len(re.sub(r"\D", "", shown)) < LEAST_IN_TEXT:
-            return None
         found = [
             row
             for row in links.rows
@@ -180,7 +178,8 @@ def _link(inline: Token, anchor: Anchor) -> None:
 def _with_links(text: str, anchor: Anchor) -> str:
     parts, done = [], 0
     for found in NUMBER.finditer(text):
-        target = anchor(found[0])
+        long_enough = len(re.sub(r"\D", "", found[0])) >= LEAST_DIGITS
+        target = anchor(found[0]) if long_enough else None
         if target:
             parts += [html.escape(text[done : found.start()])]
             parts += [f'<a class="figure" href="#{target}">{found[0]}</a>']

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kvpeak.analysis.fits import Growth, Point, Series, growth_of, longest
+from kvpeak.analysis.fits import Growth, Point, Prefill, Series, growth_of, longest
 from kvpeak.analysis.longest import fits_rows, sentence
 from kvpeak.analysis.results import Results
 from kvpeak.base.axes import AXES
@@ -30,7 +30,7 @@ def series(grown, lengths=(129, 257, 513, 1025), **changed) -> Series:
     given = {
         "names": dict.fromkeys([axis for axis in AXES if axis != "prompt"], "x"),
         "points": tuple(point(tokens, grown(tokens)) for tokens in lengths),
-        "chunk": None,
+        "prefill": Prefill(),
         "generated": 128,
         "positions": 32_768,
         "machine_mib": 24_000.0,
@@ -76,10 +76,22 @@ def test_a_law_is_found_and_carried_on(grown, terms):
 
 def test_a_prefill_in_chunks_grows_with_the_chunk_and_not_with_the_square():
     """Up to the chunk the two cannot be told apart; beyond it the square would be far too much."""
-    growth = fitted(lambda n: 1e-3 * n * min(n, 1024), lengths=(257, 513, 1024), chunk=1024)
+    growth = fitted(
+        lambda n: 1e-3 * n * min(n, 1024), lengths=(257, 513, 1024), prefill=Prefill(1024)
+    )
     assert growth.peak(4096)[0] == pytest.approx(WEIGHTS + PROCESS + 1e-3 * 4096 * 1024)
     whole = fitted(lambda n: 1e-3 * n * n, lengths=(257, 513, 1024))
     assert whole.peak(4096)[0] > growth.peak(4096)[0] + 12_000
+
+
+def test_beyond_a_chunk_a_token_adds_its_keys_and_values_and_no_activations():
+    def grown(n: int) -> float:
+        return 0.2 * min(n, 1024) + 0.05 * max(0, n - 1024) + 1e-4 * n * min(n, 1024)
+
+    known = fitted(grown, lengths=(257, 513, 1024), prefill=Prefill(1024, cached=0.05))
+    assert known.peak(4096)[0] == pytest.approx(WEIGHTS + PROCESS + grown(4096))
+    unknown = fitted(grown, lengths=(257, 513, 1024), prefill=Prefill(1024))
+    assert unknown.peak(4096)[0] == pytest.approx(WEIGHTS + PROCESS + grown(4096) + 0.15 * 3072)
 
 
 def test_the_longest_prompt_is_the_last_whose_peak_fits():
@@ -209,6 +221,7 @@ def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025)) -> Results:
             "peak_pool_mib": 1000 + grown(tokens),
             "peak_active_mib": 1000 + grown(tokens),
             "loaded_mib": 1000.0,
+            "kv_bytes_per_token": 4096,
         }
     return Results(plan=dict.fromkeys(summary, ""), summary=summary, processes={})
 

@@ -14,7 +14,7 @@ LEAST_LENGTHS = 3
 MOST_LEFT_OUT = 0.1  # a law that misses a left-out length by more of its peak is no law
 NOISE_MIB = 1.0  # by which a part of the peak may grow and still be called constant
 NO_POSITIONS = 1_000_000  # tokens; where a model's files do not say how many it takes
-# The terms of a law: what they are in words. `scores` are the largest tokens · all tokens of a chunk.
+# The terms of a law: what they are in words.
 TERMS = {"constant": "a constant", "tokens": "the tokens", "scores": "the attention's scores"}
 # A coefficient may be 0, so that each law holds those with fewer terms.
 CLEARLY = 0.8  # a longer law has to miss by less than this part of the shorter one's miss
@@ -38,12 +38,39 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Prefill:
+    """How a prompt is taken in: `chunk` tokens at a time (None: whole). `cached` are the MiB of keys and
+    values that a token adds; None if they are not known.
+    """
+
+    chunk: int | None = None
+    cached: float | None = None
+
+    def scores(self, tokens: int) -> int:
+        """The most new tokens times all tokens of one chunk."""
+        if self.chunk is None or tokens <= self.chunk:
+            return tokens * tokens
+        whole, rest = divmod(tokens, self.chunk)
+        return max(self.chunk * whole * self.chunk, rest * tokens)
+
+    def at_once(self, tokens: int) -> int:
+        """The most tokens that have activations at a time."""
+        if self.chunk is None or self.cached is None:
+            return tokens
+        return min(tokens, self.chunk)
+
+    def beyond(self, tokens: int) -> float:
+        """The keys and values of the tokens that at_once leaves out, MiB."""
+        return (self.cached or 0.0) * (tokens - self.at_once(tokens))
+
+
+@dataclass(frozen=True)
 class Series:
     """The cells that differ in their prompts only."""
 
     names: dict[str, str]  # the other axes
     points: tuple[Point, ...]  # by length
-    chunk: int | None  # tokens of a chunk of the prefill; None: whole
+    prefill: "Prefill"
     generated: int  # tokens after the prompt
     positions: int | None  # of the model; None if its files do not say
     machine_mib: float | None  # the memory of the machine, or of its GPU where that is the peak's
@@ -56,11 +83,12 @@ class Law:
 
     terms: tuple[str, ...]
     coefficients: tuple[float, ...]
-    chunk: int | None
+    prefill: Prefill
 
     def at(self, tokens: int) -> float:
         """The grown memory at this length, MiB."""
-        return float(_design([tokens], self.terms, self.chunk)[0] @ np.array(self.coefficients))
+        (columns,) = _design([tokens], self.terms, self.prefill)
+        return float(columns @ np.array(self.coefficients)) + self.prefill.beyond(tokens)
 
 
 @dataclass(frozen=True)
@@ -130,39 +158,33 @@ class Longest:
     all_positions: bool
 
 
-def _scores(tokens: int, chunk: int | None) -> int:
-    """The most new tokens times all tokens of one chunk of the prefill."""
-    if chunk is None or tokens <= chunk:
-        return tokens * tokens
-    whole, rest = divmod(tokens, chunk)
-    return max(chunk * whole * chunk, rest * tokens)
-
-
-def _design(tokens: list[int], terms: tuple[str, ...], chunk: int | None) -> np.ndarray:
+def _design(tokens: list[int], terms: tuple[str, ...], prefill: Prefill) -> np.ndarray:
     columns = {
         "constant": [1.0] * len(tokens),
-        "tokens": [float(n) for n in tokens],
-        "scores": [float(_scores(n, chunk)) for n in tokens],
+        "tokens": [float(prefill.at_once(n)) for n in tokens],
+        "scores": [float(prefill.scores(n)) for n in tokens],
     }
     return np.array([columns[term] for term in terms]).T
 
 
-def _fitted(grown: Grown, terms: tuple[str, ...], chunk: int | None) -> Law:
+def _fitted(grown: Grown, terms: tuple[str, ...], prefill: Prefill) -> Law:
     """Non-negative least squares of the errors, each in parts of its peak."""
-    tokens, values, peaks = (np.array(each) for each in zip(*grown, strict=True))
-    design = _design(list(tokens), terms, chunk) / peaks[:, None]
+    tokens = [length for length, _, _ in grown]
+    values = np.array([value - prefill.beyond(length) for length, value, _ in grown])
+    peaks = np.array([peak for _, _, peak in grown])
+    design = _design(tokens, terms, prefill) / peaks[:, None]
     scale = design.max(axis=0)
     solution, _ = nnls(design / scale, values / peaks)
-    return Law(terms, tuple(map(float, solution / scale)), chunk)
+    return Law(terms, tuple(map(float, solution / scale)), prefill)
 
 
 def _left_out(
-    grown: Grown, terms: tuple[str, ...], chunk: int | None
+    grown: Grown, terms: tuple[str, ...], prefill: Prefill
 ) -> tuple[tuple[Law, float], ...]:
     """For each length the law of the others, and by which part of its peak it misses the length."""
     found = []
     for index, (length, value, peak) in enumerate(grown):
-        law = _fitted([*grown[:index], *grown[index + 1 :]], terms, chunk)
+        law = _fitted([*grown[:index], *grown[index + 1 :]], terms, prefill)
         found.append((law, (law.at(length) - value) / peak))
     return tuple(found)
 
@@ -179,7 +201,7 @@ def growth_of(series: Series) -> Growth | str:
         return "its peak does not grow with the prompt"
     grown = [(point.tokens, value, point.peak) for point, value in zip(points, values, strict=True)]
     candidates = [
-        (terms, _left_out(grown, terms, series.chunk))
+        (terms, _left_out(grown, terms, series.prefill))
         for terms in LAWS
         if len(terms) < lengths  # else a law with one length left out is not determined
     ]
@@ -187,7 +209,7 @@ def growth_of(series: Series) -> Growth | str:
     for longer, longer_left_out in candidates[1:]:
         if _worst(longer_left_out) < CLEARLY * _worst(left_out) - NOTHING:
             terms, left_out = longer, longer_left_out
-    found = Growth(series, _fitted(grown, terms, series.chunk), left_out, fixed)
+    found = Growth(series, _fitted(grown, terms, series.prefill), left_out, fixed)
     if found.error > MOST_LEFT_OUT:
         return f"no law: the best misses a length that is left out by {100 * found.error:,.0f} %"
     return found

@@ -2,11 +2,13 @@
 
 from pathlib import Path
 
-from kvpeak.analysis.fits import Point, Series
+from kvpeak.analysis.fits import Point, Prefill, Series
 from kvpeak.analysis.results import Results
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
+from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.layout import RECORD_FILE
+from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_object
 
 OTHER_AXES = tuple(axis for axis in AXES if axis != "prompt")
@@ -23,7 +25,7 @@ def read_series(results: Results, folder: Path) -> list[Series]:
         record = _record(folder, row)
         if row["outcome"] == "ok" and row["peak_mib"] is not None and record is not None:
             names = tuple(row[axis] for axis in OTHER_AXES)
-            grouped.setdefault(names, []).append((_point(row), record))
+            grouped.setdefault(names, []).append((_point(row), record | {"row": row}))
     return [_series(names, found) for names, found in grouped.items()]
 
 
@@ -44,15 +46,23 @@ def _series(names: tuple[str, ...], found: list[tuple[Point, dict]]) -> Series:
     one_each = {point.tokens: point for point, _ in found}  # two prompts may have one length
     record = found[-1][1]
     request = record["request"]
-    chunk = request.get("options", {}).get("prefill_chunk", "whole")
     return Series(
         names=dict(zip(OTHER_AXES, names, strict=True)),
         points=tuple(one_each.values()),
-        chunk=chunk if isinstance(chunk, int) else None,
+        prefill=_prefill(request, record["row"]),
         generated=int(request["protocol"]["generate"]),
         positions=_positions(request["model"]),
         machine_mib=_machine_mib(record),
         replayed=str(record["engine"].get("method", "live")).startswith("replayed"),
+    )
+
+
+def _prefill(request: dict, row: dict) -> Prefill:
+    chunk = request.get("options", {}).get("prefill_chunk", "whole")
+    cached = row["kv_bytes_per_token"]
+    return Prefill(
+        chunk if isinstance(chunk, int) else None,
+        None if cached is None or not keeps_all(row["kv_cache"]) else cached / MIB,
     )
 
 

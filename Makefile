@@ -4,10 +4,14 @@
 # make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
 # make sanitize  run the buffer pools' policies and a live cell under the compilers' sanitizers
 # make slurm     add what profiles/slurm needs (docs/cluster.md)
-# make test      set up .venv and run the tests
+# make setup     set up .venv, with what the tests and the linters need
+# make test      the fast tests: no root, no network, at most 5 minutes on 2 cores
+# make test-all  all of them: SLURM, a browser, power cuts, builds, real models
+# make lint, lint-workflows, audit   the code; .github/workflows; known holes in packages, and secrets
 # make mutants  change the modules that make numbers, one place at a time, and count what the tests notice
 # make wheels    collect in wheels/ what an installation without a network needs (docs/offline.md)
 # make publish   make the finding and copy it to docs/findings/NAME (default: the system and the date)
+# V=1 shows all that Snakemake and the steps print, instead of a line for each cell.
 # ACCEL=cpu|cuda12|cuda13 chooses MLX's Linux build (default cpu); on macOS MLX brings Metal.
 # MATRIX=config/cuda/matrix.yaml runs another matrix; GPUS=2 measures on two NVIDIA GPUs side by side, one cell on each.
 
@@ -37,7 +41,7 @@ INSTALLED := $(VENV)/.installed-$(ACCEL)
 INSTALL ?= $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
-.PHONY: finding wheels failed faults sanitize test lint format publish columns bench pins clean doctor
+.PHONY: finding wheels failed faults sanitize setup test test-all audit actionlint lint-workflows lint format publish columns bench pins clean doctor
 
 finding: $(INSTALLED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md report/finding.html$(CONFIG)
@@ -58,13 +62,33 @@ sanitize: $(DEV)
 wheels: $(INSTALLED)
 	$(BIN)/python workflow/scripts/collect_wheels.py --accel $(ACCEL) $(addprefix --matrix ,$(MATRIX))
 
+setup: $(DEV)
+
+# Side by side in two processes; a file's tests stay together. PYTEST_ARGS="-n 0" runs one after the other.
 test: $(DEV)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
+
+test-all: $(DEV)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check Snakefile workflow/rules
+
+actionlint: $(DEV)
+	$(INSTALL) --quiet -r requirements/workflows.txt
+
+lint-workflows: actionlint
+	$(BIN)/actionlint
+
+# detect-secrets leaves out what every hash looks like.
+audit: $(DEV)
+	$(INSTALL) --quiet -r requirements/audit.txt
+	git ls-files -z | xargs -0 $(BIN)/detect-secrets-hook \
+		--disable-plugin HexHighEntropyString --disable-plugin Base64HighEntropyString
+	for f in runtime cpu dev uv; do \
+		$(BIN)/pip-audit --disable-pip --require-hashes --progress-spinner off -r requirements/$$f.txt || exit 1; done
 
 format: $(DEV)
 	$(BIN)/ruff check --fix .
@@ -108,7 +132,7 @@ mutants: $(DEV)
 	$(BIN)/python tests/mutation/mutants.py $(MODULES)
 
 pins: $(VENV)/bin/python
-	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev slurm mutants; do \
+	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev slurm mutants audit workflows; do \
 		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--custom-compile-command "make pins" $$f.in -o $$f.txt; done
 

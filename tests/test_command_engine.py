@@ -89,9 +89,14 @@ def cargo_answers() -> bool:
         return False
 
 
-needs_cargo = pytest.mark.skipif(
+no_cargo = pytest.mark.skipif(
     not cargo_answers(), reason="no cargo answers to --version, so nothing can be built from source"
 )
+
+
+def needs_cargo(test):
+    """A test that builds programs, which takes its time."""
+    return pytest.mark.slow(no_cargo(test))
 
 
 def git(folder, *arguments) -> str:

@@ -17,7 +17,13 @@ ROOT = Path(__file__).parents[1]
 FINDING = ROOT / "docs/findings/cpu-2026-11-30"
 MOST_BYTES = 3 << 20
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-browser_here = pytest.mark.skipif(not CHROMIUM, reason="no chromium here (Debian: chromium)")
+no_browser = pytest.mark.skipif(not CHROMIUM, reason="no chromium here (Debian: chromium)")
+
+
+def browser_here(test):
+    """A test that opens the page in a real browser."""
+    return pytest.mark.slow(no_browser(test))
+
 
 NAMES = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
 CELLS = [

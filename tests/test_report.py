@@ -13,7 +13,10 @@ import pytest
 from PIL import Image
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-pytestmark = pytest.mark.skipif(not CHROMIUM, reason="no chromium here (Debian: chromium)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CHROMIUM, reason="no chromium here (Debian: chromium)"),
+]
 
 # Opens each category, each figure in it, and notes what the browser shows; its answer ends up in the document.
 VISIT = """

@@ -177,7 +177,7 @@ def test_a_killed_engine_fails_its_job_and_leaves_the_old_results(cell, where, n
 
 METAL = (
     "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution "
-    "failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."
+    "failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."  # pragma: allowlist secret
 )
 
 

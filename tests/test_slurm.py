@@ -8,6 +8,8 @@ import one_node_slurm
 import pytest
 from conftest import TINY_MATRIX
 
+pytestmark = pytest.mark.slow
+
 BOUND_S = 300
 WITHOUT_ACCOUNTING = (
     "--slurm-status-command",

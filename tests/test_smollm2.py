@@ -16,6 +16,8 @@ from kvpeak.commands.make_model import make
 from kvpeak.inputs.model_folder import read_config, verify_model
 from kvpeak.live.loading import load_model
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[1]
 MODEL = "smollm2-135m-instruct"
 REFERENCE = json.loads((Path(__file__).parent / "data/smollm2-reference.json").read_text())

@@ -6,6 +6,8 @@ import power_cut
 import pytest
 from conftest import TINY_MATRIX, Project
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.fault("power cut: SIGKILL to Snakemake's process group at a random moment")
 def test_after_a_power_cut_one_plain_run_ends_in_the_same_finding(_measured, tmp_path):

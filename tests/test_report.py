@@ -77,7 +77,7 @@ def test_every_figure_and_table_can_be_opened(measured):
     drawn = {path.stem for path in (measured.folder / "report/figures").glob("*.svg")}
     assert set(seen["figures"]) == drawn
     assert all(size > 50 for sizes in seen["figures"].values() for size in sizes), seen
-    assert seen["rows"] == {"Figures": len(drawn), "Finding": 1, "Tables": 5}
+    assert seen["rows"] == {"Figures": len(drawn), "Finding": 1, "Tables": 6}
 
 
 def test_every_figure_of_the_document_is_drawn_by_a_browser(measured, tmp_path):

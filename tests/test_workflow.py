@@ -18,7 +18,7 @@ import yaml
 from conftest import ROOT, TINY_MATRIX
 
 CELL = "results/cells/mlx-0.32.4/tiny/alice-16/{}/{}/default/r1"
-ANALYSIS = {"planned", "aggregate", "checks", "figures", "render", "finding"}
+ANALYSIS = {"planned", "aggregate", "checks", "fits", "figures", "render", "page", "finding"}
 
 
 def changed(**sections) -> dict:

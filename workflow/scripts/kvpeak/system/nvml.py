@@ -111,9 +111,10 @@ class Gpu:
         return list(found.items())
 
     def _ask(self, function: str, *arguments):
-        """The answer of an NVML function; None where this card or driver has none."""
+        """The answer of an NVML function; None where this card, driver or library has none."""
+        asked = getattr(self._nvml, function, None)
         try:
-            return getattr(self._nvml, function)(*arguments)
+            return asked(*arguments) if asked else None
         except self._nvml.NVMLError:
             return None
 

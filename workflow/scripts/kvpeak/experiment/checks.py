@@ -7,6 +7,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.model_config import sizes
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES, caps_of
+from kvpeak.experiment.workloads import longest
 
 # What decides which code runs (PATH, LD_PRELOAD, PYTHONPATH …), what it may read (tokens, proxies, the home folder),
 # and what kvpeak sets itself.
@@ -107,7 +108,8 @@ def _check_positions(matrix, prompt: str, model: str) -> None:
     positions = sizes(matrix.shapes(model)).positions
     if positions is None:
         return
-    tokens, generate = matrix.prompts[prompt]["tokens"], matrix.generate(model)
+    generate = matrix.generate(model)
+    tokens = longest(matrix.prompts[prompt], generate) - generate
     if generate >= positions:
         own = "generate" in matrix.models[model]
         raise ConfigError(

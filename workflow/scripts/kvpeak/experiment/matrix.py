@@ -13,7 +13,7 @@ from kvpeak.base import layout
 from kvpeak.base.axes import AXES, ROUND, Cell
 from kvpeak.base.made import UNAVAILABLE
 from kvpeak.environments import resolve
-from kvpeak.experiment import engines, requests
+from kvpeak.experiment import engines, requests, workloads
 from kvpeak.experiment.checks import SECTION, check_matrix
 from kvpeak.experiment.config_file import ConfigError, load_yaml, shown, validate
 from kvpeak.experiment.entries import commit_entry, model_entry
@@ -33,7 +33,10 @@ class Matrix:
         self.file = file
         self.commits = {n: commit_entry(file, n, given) for n, given in data["commits"].items()}
         self.models = {n: model_entry(file, n, given) for n, given in data["models"].items()}
-        self.prompts = {name: prompt | given for name, given in data["prompts"].items()}
+        self.prompts = {
+            name: workloads.prompt_entry(file, name, prompt | given)
+            for name, given in data["prompts"].items()
+        }
         self.kv_caches: list = data["kv_caches"]
         self.caps: list = data["caps"]
         self.variants = {

@@ -5,6 +5,7 @@ import json
 
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
+from kvpeak.experiment import workloads
 from kvpeak.experiment.engines import PROTOCOL_OPTIONS
 from kvpeak.system import host
 
@@ -42,6 +43,7 @@ def request(cell: Cell, commit: dict, model: dict, prompt: dict, options: dict, 
             "name": cell.prompt,
             "tokens": prompt["tokens"],
             "path": str(layout.prompt_file(cell.model, cell.prompt)),
+            **workloads.asked(prompt, model.get("generate", protocol["generate"])),
         },
         "kv_cache": cell.kv_cache,
         "cap": cell.cap,

@@ -13,7 +13,7 @@ from kvpeak.base.errors import Unsupported, UserError
 from kvpeak.base.model_config import end_ids
 from kvpeak.base.numbers import MIB
 from kvpeak.inputs.prompts import check_ids
-from kvpeak.live import allocator, attention, device, generation, loading
+from kvpeak.live import allocator, attention, device, generation, loading, workloads
 from kvpeak.live.generation import Generation, Sampling, Watch
 from kvpeak.live.kv_caches import last_update, make_caches
 from kvpeak.live.kv_state import KVState, arrays_of, measure
@@ -46,9 +46,9 @@ def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
     for number in range(protocol["warmup"] + protocol["recorded"]):
         run = {"run": number, "warmup": number < protocol["warmup"]}
         emit("run_started", **run, **(fall.wait() if fall else {}))
-        result, run_peaks = cell.generate(partial(emit, "prefilled", run=number))
+        result, run_peaks = cell.run(partial(emit, "prefilled", run=number), number == 0)
         peaks.append(run_peaks)
-        emit("run", **run, prompt_tokens=cell.prompt.size, **measured(result), **run_peaks)
+        emit("run", **run, **result, **run_peaks)
     if pool and request["options"].get("record"):
         pool.save(Path(request["folder"]), entry_name(request))
     return {key: max(each[key] for each in peaks) for key in peaks[0]}
@@ -97,6 +97,8 @@ class Cell:
         self._prompt_file = Path(request["prompt"]["path"])
         self.prompt = read_prompt(self._prompt_file)
         self._kv_cache, self._pool = request["kv_cache"], pool
+        self._workload = request["prompt"].get("workload")
+        workloads.check(self._workload, self._kv_cache, protocol)
         self._chunk = None if options["prefill_chunk"] == "whole" else options["prefill_chunk"]
         self._loop, loop_mib = find_loop(options.get("loop", "own"))
         peaks = allocator.Peaks()
@@ -129,6 +131,33 @@ class Cell:
             **held.as_dict(),
         }
 
+    def run(
+        self, on_first_token: Callable[[], None], compare: bool
+    ) -> tuple[dict, dict[str, float]]:
+        """One run: the keys of its event that say what was generated and how fast, and its peaks.
+
+        compare: hold the sequences of a batch against their own single runs afterwards.
+        """
+        if not self._workload:
+            result, peaks = self.generate(on_first_token)
+            return {"prompt_tokens": self.prompt.size, **measured(result)}, peaks
+        self._phase("prefill")
+        result, peaks = workloads.run(
+            self._session(), self._workload, self.prompt, once(on_first_token, self._phase), compare
+        )
+        self._phase("between")
+        return result, peaks
+
+    def _session(self) -> workloads.Session:
+        return workloads.Session(
+            self._model,
+            self._loop,
+            self._caches,
+            self._sampling,
+            self._chunk,
+            feeds_last=self._loop is not generation.generate,
+        )
+
     def generate(self, on_first_token: Callable[[], None]) -> tuple[Generation, dict[str, float]]:
         """One run with fresh caches: what it generated, and its peaks in MiB."""
         peaks = allocator.Peaks()
@@ -150,7 +179,7 @@ class Cell:
             self._pool.phase(name)
 
     def _caches(self) -> list:
-        length = self.prompt.size + self._sampling.generate
+        length = workloads.length(self._workload, self.prompt.size, self._sampling.generate)
         return make_caches(self._kv_cache, self._model, length)
 
     def _check_cache(self) -> tuple[str, bool, KVState]:
@@ -217,6 +246,19 @@ def read_prompt(path: Path) -> mx.array:
         raise UserError(
             f'{path}: {error}; expected {{"tokens": [ids]}}, as cut_prompt.py writes it'
         ) from None
+
+
+def once(on_first_token: Callable[[], None], phase: Callable[[str], None]) -> Callable[[], None]:
+    """Tells of the first token of a run once, whatever comes after it."""
+    told = []
+
+    def first() -> None:
+        if not told:
+            told.append(True)
+            phase("decode")
+            on_first_token()
+
+    return first
 
 
 def measured(result: Generation) -> dict:

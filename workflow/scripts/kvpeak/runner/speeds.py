@@ -9,8 +9,12 @@ def prefill_tok_s(run: dict) -> float | None:
 
 
 def decode_tok_s(run: dict) -> float | None:
-    """Tokens per second between the first token id on the host and the last: n tokens, n − 1 intervals."""
-    return _rate((run["generated_tokens"] or 0) - 1, run["decode_s"])
+    """Tokens per second between the first token id on the host and the last: n tokens, n − 1 intervals.
+
+    A run of several generations says itself how many there were (`decode_steps`).
+    """
+    steps = run.get("decode_steps", (run["generated_tokens"] or 0) - 1)
+    return _rate(steps, run["decode_s"])
 
 
 def _rate(count: int | None, seconds: float | None) -> float | None:

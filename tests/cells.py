@@ -115,7 +115,9 @@ class Cell:
         return self.results()
 
     def results(self) -> dict[str, str]:
-        """The files of the cell's folder; what a test put there to fail (a link to /dev/full) is not read."""
+        """The files of the cell's folder; what a test put there to fail (a link to /dev/full) is
+        not read.
+        """
         return {
             file.name: "a link" if file.is_symlink() else file.read_text()
             for file in self.out.iterdir()

@@ -36,7 +36,9 @@ TINY_EXPECTED = "claims: []\n"
 
 
 class Project:
-    """A copy of this project's own files in a folder of its own, with a matrix of a few tiny cells."""
+    """A copy of this project's own files in a folder of its own, with a matrix of a few tiny
+    cells.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -130,7 +132,9 @@ def measured(_measured, tmp_path) -> Project:
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A function that mounts a disk of so many KiB at a folder and copies into it what was there."""
+    """A function that mounts a disk of so many KiB at a folder and copies into it what was
+    there.
+    """
     with Disks(tmp_path) as disks:
         yield disks.small
 
@@ -150,7 +154,9 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print how often each fault was injected, survived, and lost something (a test that failed)."""
+    """Print how often each fault was injected, survived, and lost something (a test that
+    failed).
+    """
     counts = {outcome: Counter() for outcome in ("passed", "failed", "skipped")}
     for outcome, count in counts.items():
         for report in terminalreporter.getreports(outcome):

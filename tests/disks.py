@@ -1,4 +1,6 @@
-"""Full and read-only disks. They are mounts, so they need root on Linux; elsewhere the test is skipped."""
+"""Full and read-only disks. They are mounts, so they need root on Linux; elsewhere the test is
+skipped.
+"""
 
 import os
 import shutil

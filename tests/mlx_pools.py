@@ -13,10 +13,11 @@ class MLXPool(Pool):
     """MLX 0.32: sizes rounded up to pages, a narrow reuse window, and a limit on what is kept.
 
     A free buffer serves a request of n bytes only if its size is in [n, min(2n, n + 2 pages)), so a
-    cache that grows never gets back what it freed (BufferCache in mlx/backend/common/buffer_cache.h).
-    `limit` is `mx.set_cache_limit` in bytes, None for no limit. A buffer is kept while less than the
-    limit is free; after each request the least recently freed go until the limit holds
-    (MetalAllocator in mlx/backend/metal/allocator.cpp). A wait changes nothing.
+    cache that grows never gets back what it freed (BufferCache in
+    mlx/backend/common/buffer_cache.h). `limit` is `mx.set_cache_limit` in bytes, None for no limit.
+    A buffer is kept while less than the limit is free; after each request the least recently freed
+    go until the limit holds (MetalAllocator in mlx/backend/metal/allocator.cpp). A wait changes
+    nothing.
     """
 
     def __init__(self, limit: int | None = None, page: int = 16384, memory=None):

@@ -1,7 +1,9 @@
-"""A real SLURM of one node on this machine, for as long as a block lasts: munged, slurmctld, slurmd.
+"""A real SLURM of one node on this machine, for as long as a block lasts: munged, slurmctld,
+slurmd.
 
-It needs root and Debian's slurmctld, slurmd, slurm-client and munge. Its configuration has to be /etc/slurm/slurm.conf,
-because a job does not see the variable that names another file; a machine that has one already is left alone.
+It needs root and Debian's slurmctld, slurmd, slurm-client and munge. Its configuration has to be
+/etc/slurm/slurm.conf, because a job does not see the variable that names another file; a machine
+that has one already is left alone.
 """
 
 import contextlib

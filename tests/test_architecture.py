@@ -1,4 +1,6 @@
-"""The rules of docs/architecture.md, held against every module: who may import whom, and how long code may be."""
+"""The rules of docs/architecture.md, held against every module: who may import whom, and how long
+code may be.
+"""
 
 import ast
 import re
@@ -24,7 +26,9 @@ FUNCTIONS_TOO_LONG: set[str] = set()
 
 
 def rules() -> dict[str, tuple[set[str], set[str]]]:
-    """The table of docs/architecture.md: package → (packages, third-party packages) that it may import."""
+    """The table of docs/architecture.md: package → (packages, third-party packages) that it may
+    import.
+    """
     text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| (\w+) \| [^|]+ \| ([^|]+) \| ([^|]+) \|$", text, re.MULTILINE)
     found = {name: (words(own), words(others)) for name, own, others in rows if name != "package"}

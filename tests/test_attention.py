@@ -76,7 +76,9 @@ def test_calls_are_counted_while_the_block_runs():
 
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_naive_gives_the_tokens_of_fused_in_any_model(monkeypatch, model_type):
-    """gpt_oss among them with sinks, gemma3_text with windows, deepseek_v3 with a mask that is added."""
+    """gpt_oss among them with sinks, gemma3_text with windows, deepseek_v3 with a mask that is
+    added.
+    """
     config = SMALL | {"model_type": model_type} | MODEL_TYPES[model_type]
     model = loading.random_model(config, 0, None)
     prompt = mx.array([(3 * i * i + 2) % 300 for i in range(21)], mx.uint32)

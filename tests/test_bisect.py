@@ -1,4 +1,6 @@
-"""Which release changed a peak: the search, and a search of real processes over a repository's revisions."""
+"""Which release changed a peak: the search, and a search of real processes over a repository's
+revisions.
+"""
 
 import json
 import subprocess
@@ -104,7 +106,9 @@ COMMAND = {
 
 @pytest.fixture
 def project(tmp_path, monkeypatch) -> dict:
-    """A project whose engine has seven revisions; the one in `step` is the first to hold much more."""
+    """A project whose engine has seven revisions; the one in `step` is the first to hold much
+    more.
+    """
     folder = tmp_path / "engine"
     git(tmp_path, "init", "--quiet", str(folder))
     revisions = []

@@ -1,4 +1,6 @@
-"""Which BLAS serves MLX on a CPU. Each case is a process of its own, because a library stays once it is loaded."""
+"""Which BLAS serves MLX on a CPU. Each case is a process of its own, because a library stays once
+it is loaded.
+"""
 
 import os
 import shutil

@@ -1,7 +1,9 @@
-"""An external engine at two git revisions: really cloned, built with cargo, run as cells, and compared.
+"""An external engine at two git revisions: really cloned, built with cargo, run as cells, and
+compared.
 
-The crate has fornace-bench's command line and no dependencies. At the first revision it keeps a large buffer for each
-layer, at the second it releases them, so the operating system's peak must fall.
+The crate has fornace-bench's command line and no dependencies. At the first revision it keeps a
+large buffer for each layer, at the second it releases them, so the operating system's peak must
+fall.
 """
 
 import json

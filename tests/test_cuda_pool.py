@@ -1,4 +1,6 @@
-"""The driver's asynchronous pool, asked as the CUDA driver documents it. A device's test holds it against NVML."""
+"""The driver's asynchronous pool, asked as the CUDA driver documents it. A device's test holds it
+against NVML.
+"""
 
 import ctypes
 

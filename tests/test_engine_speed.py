@@ -1,4 +1,6 @@
-"""The benchmark of the generation loop runs and judges; what it measures is for a person to read."""
+"""The benchmark of the generation loop runs and judges; what it measures is for a person to
+read.
+"""
 
 import subprocess
 import sys

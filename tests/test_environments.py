@@ -1,4 +1,6 @@
-"""The environments of other versions: what is resolved, from what time, and what is recorded of it."""
+"""The environments of other versions: what is resolved, from what time, and what is recorded of
+it.
+"""
 
 import json
 import re

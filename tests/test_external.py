@@ -1,4 +1,6 @@
-"""External engines: arguments without a shell, tables in other people's columns, and one line an error."""
+"""External engines: arguments without a shell, tables in other people's columns, and one line an
+error.
+"""
 
 import json
 import os

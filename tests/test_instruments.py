@@ -95,7 +95,8 @@ def test_a_broken_reader_of_the_engine_is_found_with_exactly_its_numbers(tmp_pat
     broken, counters = MLX[what]
     python = tmp_path / "python"
     python.write_text(
-        f"#!{sys.executable}\nimport runpy, sys\nsys.argv.pop(0)\nsys.path.insert(0, {str(SCRIPTS)!r})\n"
+        f"#!{sys.executable}\nimport runpy, sys\nsys.argv.pop(0)\nsys.path.insert(0, "
+        f"{str(SCRIPTS)!r})\n"
         f"import mlx.core as mx\n{broken}\nrunpy.run_path(sys.argv[0], run_name='__main__')\n"
     )
     python.chmod(0o755)

@@ -1,4 +1,6 @@
-"""The KV caches in every kind of mlx-lm model: the same tokens as mlx-lm's own, and what they allocate."""
+"""The KV caches in every kind of mlx-lm model: the same tokens as mlx-lm's own, and what they
+allocate.
+"""
 
 import mlx.core as mx
 import pytest

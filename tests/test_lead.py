@@ -26,7 +26,8 @@ def test_the_lead_is_the_largest_change_in_plain_numbers(small):
     assert found.sentence.startswith(
         "In a laboratory setting, not as mlx-lm runs (the cat cache, neither limit on the pool is "
         "the engine's own, a loop that never clears the pool): with a cap of 32MiB on the buffer "
-        "pool, tiny with the cat cache on a prompt of 513 tokens (mlx-0.32.4) peaks at 440 MiB (438 to 441) instead of 1,000 MiB (998 to 1,001) "
+        "pool, tiny with the cat cache on a prompt of 513 tokens (mlx-0.32.4) peaks at 440 MiB "
+        "(438 to 441) instead of 1,000 MiB (998 to 1,001) "
         "(2.27× less; medians of 4 processes a side)."
     )
     assert found.speeds.startswith(

@@ -71,10 +71,10 @@ def test_states_that_matter_are_told_apart(changes, key, value):
 def vm_statistics(free: int, active: int, inactive: int, compressor: int) -> bytes:
     """A struct vm_statistics64, counts in pages; every other field has a value of its own.
 
-    osfmk/mach/vm_statistics.h, in order: free, active, inactive, wire (32 bits), zero_fill, reactivations,
-    pageins, pageouts, faults, cow_faults, lookups, hits, purges (64), purgeable, speculative (32),
-    decompressions, compressions, swapins, swapouts (64), compressor, throttled, external, internal (32),
-    total_uncompressed_pages_in_compressor (64).
+    osfmk/mach/vm_statistics.h, in order: free, active, inactive, wire (32 bits), zero_fill,
+    reactivations, pageins, pageouts, faults, cow_faults, lookups, hits, purges (64), purgeable,
+    speculative (32), decompressions, compressions, swapins, swapouts (64), compressor, throttled,
+    external, internal (32), total_uncompressed_pages_in_compressor (64).
     """
     wide = range(900_000, 900_013)
     return struct.pack(

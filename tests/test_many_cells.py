@@ -1,4 +1,6 @@
-"""The benchmark of many cells makes cells that the analysis takes for real ones; what it measures is for a person to read."""
+"""The benchmark of many cells makes cells that the analysis takes for real ones; what it measures
+is for a person to read.
+"""
 
 import csv
 from pathlib import Path

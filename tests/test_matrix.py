@@ -196,7 +196,8 @@ MISTAKES = [
     ({"kv_caches": ["cat", "dog"]}, 'kv_caches[1]: "dog": expected cat, cat-contiguous'),
     (
         {"exclude": [{"model": "tinny"}]},
-        'exclude[0].model: "tinny" selects nothing; expected a name of models (did you mean tiny?): tiny',
+        'exclude[0].model: "tinny" selects nothing; expected a name of models (did you mean '
+        "tiny?): tiny",
     ),
     ({"include": [{}]}, "include[0]: {}: expected a mapping from axes to names"),
     ({"include": [{"size": "x"}]}, "include[0].size: unknown key; expected one of cap, commit"),

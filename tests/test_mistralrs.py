@@ -1,4 +1,6 @@
-"""The engine mistralrs: what it is asked, what it refuses by name, and what is inside each release."""
+"""The engine mistralrs: what it is asked, what it refuses by name, and what is inside each
+release.
+"""
 
 import re
 from pathlib import Path

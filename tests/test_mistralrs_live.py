@@ -1,4 +1,6 @@
-"""mistral.rs itself, two releases with different Candles, on the real GGUF and on a small safetensors model."""
+"""mistral.rs itself, two releases with different Candles, on the real GGUF and on a small
+safetensors model.
+"""
 
 import json
 import shutil
@@ -34,7 +36,9 @@ def release(request, tmp_path_factory) -> tuple[str, Path]:
 
 
 def run(python: Path, model: Path, at: Path, **changes) -> Conversation:
-    """Run the engine on the corpus's first tokens; returns its events, checked against the protocol."""
+    """Run the engine on the corpus's first tokens; returns its events, checked against the
+    protocol.
+    """
     from kvpeak.inputs.prompts import corpus_tokens
 
     ids = corpus_tokens(ROOT / "prompts/alice.txt", model / "tokenizer.json", 0)[:TOKENS]

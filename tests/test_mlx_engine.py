@@ -1,4 +1,6 @@
-"""The MLX engine as the runner starts it: a process of its own that answers a request with events."""
+"""The MLX engine as the runner starts it: a process of its own that answers a request with
+events.
+"""
 
 import json
 import os
@@ -24,7 +26,9 @@ same_rounding = pytest.mark.skipif(not ON_CPU, reason="a GPU's kernels round by 
 
 
 class Engine:
-    """Runs the engine in a folder with the tiny model, whose untied random weights do not repeat themselves."""
+    """Runs the engine in a folder with the tiny model, whose untied random weights do not repeat
+    themselves.
+    """
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -105,7 +109,9 @@ def test_every_cache_gives_the_tokens_of_mlx_lms_own_with_and_without_a_cap(cell
 
 
 def test_without_a_cap_the_pool_grows_with_cat_as_predicted(cells):
-    """Each step frees keys and values of all tokens so far, and no later request is small enough for them."""
+    """Each step frees keys and values of all tokens so far, and no later request is small enough
+    for them.
+    """
     token_bytes = 2 * TINY["num_hidden_layers"] * TINY["hidden_size"] * 4
     predicted = sum(token_bytes * (PROMPT + step) for step in range(GENERATE)) / MIB
     pool = {name: events["done"]["peak_pool_mib"] for name, events in cells.items()}
@@ -244,7 +250,8 @@ def test_what_cannot_be_allocated_is_the_outcome_oom(engine):
         ({"options": {"attention": "flash"}}, "attention flash: expected naive or fused"),
         (
             {"kv_cache": "cat", "model": {"folder": "mamba"}},
-            "kv_cache cat: takes the place of a model's plain KV caches, and this one has none: layers",
+            "kv_cache cat: takes the place of a model's plain KV caches, and this one has none: "
+            "layers",
         ),
         (
             {"kv_cache": "quantized-4", "model": {"folder": "narrow"}},
@@ -274,7 +281,9 @@ def test_what_the_engine_does_not_have_is_the_outcome_unsupported(engine, reques
 
 
 def test_a_cap_that_mlx_ignores_is_unsupported(monkeypatch):
-    """As with MLX 0.31.2 on the CPU, which has no pool: without a cap there is nothing to honour."""
+    """As with MLX 0.31.2 on the CPU, which has no pool: without a cap there is nothing to
+    honour.
+    """
     monkeypatch.setattr(allocator.mx, "set_cache_limit", lambda _: 0)
     events = []
     session.start("none", "", lambda name, **keys: events.append(keys))

@@ -137,7 +137,9 @@ def test_there_are_published_bytes_of_eight_families():
 
 
 def test_deepseek_v2_is_kept_unrolled_by_mlx_lm_and_the_measure_says_so():
-    """Its makers keep 576 values a layer and token; mlx-lm 0.32 keeps every head's keys and values."""
+    """Its makers keep 576 values a layer and token; mlx-lm 0.32 keeps every head's keys and
+    values.
+    """
     config = TYPES["deepseek_v2"]
     model = loading.build(config)
     heads, layers = config["num_attention_heads"], config["num_hidden_layers"]

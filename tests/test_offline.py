@@ -1,4 +1,6 @@
-"""An installation from wheels/ in a folder whose name has a space in it, as many home folders have."""
+"""An installation from wheels/ in a folder whose name has a space in it, as many home folders
+have.
+"""
 
 import os
 import shutil

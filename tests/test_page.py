@@ -252,7 +252,8 @@ def test_choosing_a_cache_leaves_its_points_and_a_point_shows_its_processes(made
     every = points.count()
     shown.locator("#choices").get_by_label("KV cache").select_option(label="prealloc")
     shown.wait_for_function(
-        "n => document.querySelectorAll(\"#chart .role-mark path[aria-label*='prompt tokens']\").length < n",
+        "n => document.querySelectorAll(\"#chart .role-mark path[aria-label*='prompt "
+        "tokens']\").length < n",
         arg=every,
     )
     points.last.hover(force=True)

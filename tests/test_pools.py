@@ -1,4 +1,6 @@
-"""Every pool policy against the same rules, and against itself written with one object per buffer."""
+"""Every pool policy against the same rules, and against itself written with one object per
+buffer.
+"""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,6 @@
-"""MLX with another pool in its allocator's place: the same tokens, and the memory that the replay predicts."""
+"""MLX with another pool in its allocator's place: the same tokens, and the memory that the replay
+predicts.
+"""
 
 import pytest
 from test_mlx_engine import ON_CPU, Engine
@@ -40,7 +42,9 @@ def test_every_policy_gives_the_tokens_of_mlx_as_it_is(plain, pooled):
 
 
 def test_the_recording_predicts_the_peak_of_every_policy(recording, pooled):
-    """Which of two threads frees first decides about one buffer, which is 2.5 % of so small a model."""
+    """Which of two threads frees first decides about one buffer, which is 2.5 % of so small a
+    model.
+    """
     for name, events in pooled.items():
         setting = events["started"]["pool"]["setting"]
         predicted = replay(recording, Setting.parse(setting))

@@ -1,4 +1,6 @@
-"""The replay against what was published: the log, the traced run, fused attention, the second case."""
+"""The replay against what was published: the log, the traced run, fused attention, the second
+case.
+"""
 
 import csv
 from dataclasses import replace

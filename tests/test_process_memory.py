@@ -1,4 +1,6 @@
-"""Peaks from the operating system: Linux against a real child, macOS against buffers of its layout."""
+"""Peaks from the operating system: Linux against a real child, macOS against buffers of its
+layout.
+"""
 
 import ctypes
 import errno
@@ -164,10 +166,11 @@ def rusage_info(size: int, footprint: int, lifetime_max: int, resident: int) -> 
     """A struct rusage_info_v4 (296 bytes) or _v6 (464): uuid, then 64-bit counters, in MiB here.
 
     bsd/sys/resource.h, in order: user_time, system_time, pkg_idle_wkups, interrupt_wkups, pageins,
-    wired_size, resident_size, phys_footprint, proc_start_abstime, proc_exit_abstime, child_ (user_time,
-    system_time, pkg_idle_wkups, interrupt_wkups, pageins, elapsed_abstime), diskio_bytesread and _written,
-    cpu_time_qos_ (default, maintenance, background, utility, legacy, user_initiated, user_interactive),
-    billed_system_time, serviced_system_time, logical_writes, lifetime_max_phys_footprint, …
+    wired_size, resident_size, phys_footprint, proc_start_abstime, proc_exit_abstime, child_
+    (user_time, system_time, pkg_idle_wkups, interrupt_wkups, pageins, elapsed_abstime),
+    diskio_bytesread and _written, cpu_time_qos_ (default, maintenance, background, utility, legacy,
+    user_initiated, user_interactive), billed_system_time, serviced_system_time, logical_writes,
+    lifetime_max_phys_footprint, …
     """
     counters = [1000 + number for number in range((size - 16) // 8)]
     counters[6], counters[7], counters[28] = resident * MIB, footprint * MIB, lifetime_max * MIB
@@ -300,7 +303,9 @@ def linux_reads(memory: LinuxMemory, monkeypatch, *texts: bytes) -> None:
 
 @linux
 def test_linux_peak_is_the_largest_of_everything_that_was_read(monkeypatch):
-    """The kernel keeps resident sizes in counters per processor: a VmHWM below VmRSS can be read."""
+    """The kernel keeps resident sizes in counters per processor: a VmHWM below VmRSS can be
+    read.
+    """
     child = Child()
     memory = LinuxMemory(child.pid)
     with monkeypatch.context() as patched:

@@ -1,5 +1,6 @@
-"""Every program ends what goes wrong for the person at the keyboard in one line with its name, and the code that
-`kvpeak --help` lists: a mistake, an output that cannot be written, a full one, a closed one, an interrupt.
+"""Every program ends what goes wrong for the person at the keyboard in one line with its name, and
+the code that `kvpeak --help` lists: a mistake, an output that cannot be written, a full one, a
+closed one, an interrupt.
 """
 
 import fcntl
@@ -20,7 +21,8 @@ from kvpeak.base.program import CLOSED_PIPE, DONE, FAILED, INTERRUPTED, USAGE
 ROOT = Path(__file__).parents[1]
 SCRIPTS = ROOT / "workflow/scripts"
 KVPEAK = Path(sys.executable).with_name("kvpeak")
-# The engines are started by the runner alone and answer it with events (tests/test_mlx_engine.py and others).
+# The engines are started by the runner alone and answer it with events (tests/test_mlx_engine.py
+# and others).
 ENGINES = {"mlx_engine", "candle_replay", "mistralrs_engine"}
 # Programs that do not end through base/program.py yet; to be empty.
 PENDING = {"build_engine", "calibrate", "collect_wheels", "cut_prompt", "make_env", "make_model"}
@@ -32,8 +34,9 @@ PREDICT = "--model config/models/tiny.json --prompt-tokens 17 --kv-cache cat --s
 
 @dataclass(frozen=True)
 class Program:
-    """Arguments, separated by spaces. mistake: of a user's; prints: what writes to standard output, None if nothing
-    does; writes: what writes into the folder {out}, None if nothing does."""
+    """Arguments, separated by spaces. mistake: of a user's; prints: what writes to standard output,
+    None if nothing does; writes: what writes into the folder {out}, None if nothing does.
+    """
 
     mistake: str
     prints: str | None = None

@@ -1,4 +1,6 @@
-"""What the published findings hold, rendered again: one page of at most so many words, all links good."""
+"""What the published findings hold, rendered again: one page of at most so many words, all links
+good.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""The tables that hold the replay against the finding, and the section of the report made of them."""
+"""The tables that hold the replay against the finding, and the section of the report made of
+them.
+"""
 
 import subprocess
 import sys
@@ -91,7 +93,9 @@ def test_what_the_pull_request_counts_is_met_within_one(tables):
 
 
 def test_every_choice_is_listed_with_what_the_other_option_gives(tables):
-    """With v's lifetime as qwen2.rs has it, 1 of the log's 24 layers is equal: it is no free test."""
+    """With v's lifetime as qwen2.rs has it, 1 of the log's 24 layers is equal: it is no free
+    test.
+    """
     found = {(row["choice"].split(",")[0], row["used"]): row for row in tables["choices"]}
     assert len(tables["choices"]) == 11
     assert sum(row["used"] == "yes" for row in tables["choices"]) == 5

@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.skipif(not CHROMIUM, reason="no chromium here (Debian: chromium)"),
 ]
 
-# Opens each category, each figure in it, and notes what the browser shows; its answer ends up in the document.
+# Opens each category, each figure in it, and notes what the browser shows; its answer ends up in
+# the document.
 VISIT = """
 <script>
 const pause = () => new Promise(resolve => setTimeout(resolve, 300));
@@ -91,7 +92,8 @@ def test_every_figure_of_the_document_is_drawn_by_a_browser(measured, tmp_path):
         encoded = base64.b64encode(text.encode()).decode()
         page = tmp_path / "page.html"
         page.write_text(
-            f'<body style="margin:0"><img width="{width:.0f}" src="data:image/svg+xml;base64,{encoded}">'
+            f'<body style="margin:0"><img width="{width:.0f}" '
+            f'src="data:image/svg+xml;base64,{encoded}">'
         )
         size = f"--window-size={width:.0f},{height:.0f}"
         chromium(size, f"--screenshot={picture}", page.as_uri())

@@ -176,7 +176,8 @@ def test_a_killed_engine_fails_its_job_and_leaves_the_old_results(cell, where, n
 
 
 METAL = (
-    "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command buffer execution "
+    "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command "
+    "buffer execution "
     "failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."  # pragma: allowlist secret
 )
 
@@ -371,7 +372,8 @@ def test_a_second_runner_waits_and_says_for_whom(cell):
     gate = cell.folder / "gate"
     os.mkfifo(gate)
     cell.engine(
-        f"load(); begin(0); open({str(gate)!r}).read(); finish(0); begin(1); finish(1); begin(2); finish(2); done()"
+        f"load(); begin(0); open({str(gate)!r}).read(); finish(0); begin(1); finish(1); begin(2); "
+        "finish(2); done()"
     )
     first = cell.start()
     while "prefill-0" not in first.stderr.readline():

@@ -1,4 +1,6 @@
-"""One registry of KV caches, and the defaults of every key: said once, in the schema, and printed from there."""
+"""One registry of KV caches, and the defaults of every key: said once, in the schema, and printed
+from there.
+"""
 
 import re
 

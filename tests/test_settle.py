@@ -10,7 +10,9 @@ GB = 1000.0  # MiB, about
 
 
 class Machine:
-    """A process whose footprint stands for `lag_s` after bytes were freed; `beside` MLX it holds 300 MiB."""
+    """A process whose footprint stands for `lag_s` after bytes were freed; `beside` MLX it holds
+    300 MiB.
+    """
 
     def __init__(self, lag_s: float):
         self.lag_s, self.now, self.beside, self.held = lag_s, 0.0, 300.0, 0.0

@@ -1,4 +1,6 @@
-"""Text of others can be seen, is one line, and starts no formula; lists in a field come back as they were."""
+"""Text of others can be seen, is one line, and starts no formula; lists in a field come back as
+they were.
+"""
 
 import unicodedata
 

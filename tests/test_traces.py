@@ -63,7 +63,9 @@ def test_requests_name_their_layer_their_role_and_their_bytes():
 
 
 def test_quantised_scores_are_those_of_the_second_published_case():
-    """The chunk of 512 that starts at 4,096: 28 · 512 · 4,608 · 4 bytes; 2,048 bytes a token and layer."""
+    """The chunk of 512 that starts at 4,096: 28 · 512 · 4,608 · 4 bytes; 2,048 bytes a token and
+    layer.
+    """
     shapes = find_shapes("qwen2.5-7b-instruct-q4_k_m")
     work = Workload(5831, "cat-contiguous", 1, runs=1, prefill_chunk=512)
     sizes = {

@@ -1,4 +1,6 @@
-"""A model hub on the loopback address: the endpoints that huggingface_hub uses, and their faults."""
+"""A model hub on the loopback address: the endpoints that huggingface_hub uses, and their
+faults.
+"""
 
 import hashlib
 import json

@@ -1,6 +1,7 @@
 """Build the pools' library while an installation is made (hatchling's build hook).
 
-An editable installation, and one without a C++ compiler, leave it out: it is then built at first use.
+An editable installation, and one without a C++ compiler, leave it out: it is then built at first
+use.
 """
 
 import sys

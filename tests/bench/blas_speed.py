@@ -1,7 +1,8 @@
 """Compare what MLX's float32 products reach on this CPU with the BLAS of its wheel and with others.
 
-Every figure is the best of several products in a process of its own; the choices take turns, round by round. Printed:
-the median of the rounds in GFLOP/s, their range, and the median ratio to the first choice.
+Every figure is the best of several products in a process of its own; the choices take turns, round
+by round. Printed: the median of the rounds in GFLOP/s, their range, and the median ratio to the
+first choice.
 """
 
 import argparse

@@ -1,12 +1,14 @@
 """Compare the MLX engine's generation loop with the one mlx_lm.benchmark times.
 
-Two processes load the same random model and take turns (A B, B A, …) at generating from the same prompt tokens.
-Both use mlx-lm's KV cache, MLX's fused attention, one prefill pass and the allocator as MLX starts it; neither
-turns ids into text. Printed: the engine's figures over mlx-lm's, round by round, as a median, its quartiles and its 95 %
-interval, a bootstrap's. A process may be faster than its like from start to end, so with --pairs of fresh processes
-the bootstrap draws pairs, and then rounds of each.
+Two processes load the same random model and take turns (A B, B A, …) at generating from the same
+prompt tokens. Both use mlx-lm's KV cache, MLX's fused attention, one prefill pass and the allocator
+as MLX starts it; neither turns ids into text. Printed: the engine's figures over mlx-lm's, round by
+round, as a median, its quartiles and its 95 % interval, a bootstrap's. A process may be faster than
+its like from start to end, so with --pairs of fresh processes the bootstrap draws pairs, and then
+rounds of each.
 
-On a GPU give it work to do: --config config/models/qwen2.5-0.5b-instruct.json --dtype bfloat16 --prompt-tokens 4097
+On a GPU give it work to do: --config config/models/qwen2.5-0.5b-instruct.json --dtype bfloat16
+--prompt-tokens 4097
 """
 
 import argparse
@@ -78,8 +80,8 @@ def without_text():
 def mlx_lm_loop(model, prompt, generate: int) -> Callable[[], dict]:
     """The same for mlx-lm: its stream_generate, called and read as mlx_lm.benchmark does.
 
-    Its prompt time ends when the first id is on the host, so prefill here is to the first token for both.
-    Its generation rate counts n tokens over n − 1 intervals, which is corrected.
+    Its prompt time ends when the first id is on the host, so prefill here is to the first token for
+    both. Its generation rate counts n tokens over n − 1 intervals, which is corrected.
     """
     import mlx.core as mx
     from mlx_lm import stream_generate
@@ -156,7 +158,9 @@ def compare(arguments: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def interval(pairs: list[list[float]], seed: int = 0) -> tuple[float, float]:
-    """The 95 % interval of the median of all rounds, from medians of drawn rounds of drawn pairs."""
+    """The 95 % interval of the median of all rounds, from medians of drawn rounds of drawn
+    pairs.
+    """
     random, rounds = np.random.default_rng(seed), np.array(pairs)
     drawn = rounds[random.integers(len(rounds), size=(RESAMPLES, len(rounds)))]
     picked = random.integers(rounds.shape[1], size=drawn.shape)
@@ -165,7 +169,9 @@ def interval(pairs: list[list[float]], seed: int = 0) -> tuple[float, float]:
 
 
 def verdict(key: str, pairs: list[list[float]]) -> str:
-    """One line: the median ratio, its interval and quartiles, and whether the median meets the target."""
+    """One line: the median ratio, its interval and quartiles, and whether the median meets the
+    target.
+    """
     bound, target = TARGETS[key]
     ratios = [ratio for rounds in pairs for ratio in rounds]
     middle = median(ratios)
@@ -173,7 +179,8 @@ def verdict(key: str, pairs: list[list[float]]) -> str:
     low, _, high = quantiles(ratios, n=4, method="inclusive")
     least, most = interval(pairs)
     return (
-        f"{key:16} {middle:.3f}× (95 % {least:.3f} to {most:.3f}, quartiles {low:.3f} to {high:.3f}); "
+        f"{key:16} {middle:.3f}× (95 % {least:.3f} to {most:.3f}, quartiles {low:.3f} to "
+        f"{high:.3f}); "
         f"target {bound} {target:.2f}×: {'met' if met else 'missed'}"
     )
 

@@ -1,6 +1,8 @@
-"""How well the longest prompt is predicted: each series fitted without its longest lengths, and held against them.
+"""How well the longest prompt is predicted: each series fitted without its longest lengths, and
+held against them.
 
-Reads results/ of the folder that it is started in, after make finding MATRIX=config/fits/matrix.yaml.
+Reads results/ of the folder that it is started in, after make finding
+MATRIX=config/fits/matrix.yaml.
 """
 
 import sys

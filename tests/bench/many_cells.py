@@ -1,9 +1,11 @@
-"""How planning and analysis grow with the number of cells: time and memory of each step, from cells made up here.
+"""How planning and analysis grow with the number of cells: time and memory of each step, from cells
+made up here.
 
     PYTHONPATH=tests python tests/bench/many_cells.py 1000 10000 50000
 
-The cells' files have the real formats and sizes; nothing is measured. The limits that the project set itself for 10,000 cells:
-plan and dry run 12 s and 300 MiB, aggregate + check + figures + render 30 s and 1 GiB.
+The cells' files have the real formats and sizes; nothing is measured. The limits that the project
+set itself for 10,000 cells: plan and dry run 12 s and 300 MiB, aggregate + check + figures + render
+30 s and 1 GiB.
 """
 
 import argparse
@@ -128,7 +130,9 @@ def write(path: Path, text: str) -> None:
 
 
 def write_cell(cell: Cell, request: dict, order: int, record: dict, chance: random.Random) -> None:
-    """The three files of a cell, as run_cell.py writes them: peaks as the shapes say, speeds that vary."""
+    """The three files of a cell, as run_cell.py writes them: peaks as the shapes say, speeds that
+    vary.
+    """
     folder, tokens = Path("results/cells", cell.path), request["prompt"]["tokens"]
     grown = sum(KV_BYTES * (tokens + step) for step in range(GENERATE - 1)) / 2**20
     pool = 20 + (grown if (cell.kv_cache, cell.cap) == ("cat", "none") else 0)

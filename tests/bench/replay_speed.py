@@ -1,8 +1,9 @@
-"""How fast the replay is: one full run, 1,000 predictions, and its memory against the number of events.
+"""How fast the replay is: one full run, 1,000 predictions, and its memory against the number of
+events.
 
-A full run is the finding's: 24 layers, 4,097 tokens, 128 generated. The sweep is 1,000 predictions of models,
-lengths, caches and slacks, prefill and 128 tokens, one after the other in this process and through
-kvpeak predict on all cores. The targets that are printed are for 2 idle cores.
+A full run is the finding's: 24 layers, 4,097 tokens, 128 generated. The sweep is 1,000 predictions
+of models, lengths, caches and slacks, prefill and 128 tokens, one after the other in this process
+and through kvpeak predict on all cores. The targets that are printed are for 2 idle cores.
 """
 
 import subprocess

@@ -1,9 +1,11 @@
-"""On a machine with an NVIDIA GPU: hold a cell's joules against the card's own counter and its power sensor.
+"""On a machine with an NVIDIA GPU: hold a cell's joules against the card's own counter and its
+power sensor.
 
-Measures one cell with this project's workflow, while a second reader samples the card every few milliseconds. Printed
-are, for the whole process: what cell.json says, what the second reader's counter rose by in the same time, the
-integral of the power sensor, and the sum of the phases; then joules a token, with the idle power that was taken off.
-The exit code is 1 if a counter or the sum of the phases is more than 3 % off.
+Measures one cell with this project's workflow, while a second reader samples the card every few
+milliseconds. Printed are, for the whole process: what cell.json says, what the second reader's
+counter rose by in the same time, the integral of the power sensor, and the sum of the phases; then
+joules a token, with the idle power that was taken off. The exit code is 1 if a counter or the sum
+of the phases is more than 3 % off.
 
     python tests/device/energy.py OUT
 """

@@ -48,7 +48,8 @@ def main(folder: Path) -> int:
         retries = f"{row['num_alloc_retries']} / {outcome.retries}"
         print(
             f"| {row['workload']} | {row['setting'] or 'default'} | {row['reserved_peak']:,} | "
-            f"{outcome.reserved_peak:,} | {off[0]:+.3%} | {off[1]:+.3%} | {end}, retries {retries} |"
+            f"{outcome.reserved_peak:,} | {off[0]:+.3%} | {off[1]:+.3%} | {end}, retries {retries} "
+            "|"
         )
     return int(worst > 0.01)
 

@@ -1,11 +1,13 @@
-"""Cut the power of a run of the tiny project at random moments; one more plain run has to end in the same finding.
+"""Cut the power of a run of the tiny project at random moments; one more plain run has to end in
+the same finding.
 
     PYTHONPATH=tests python tests/faults/power_cut.py --times 30 --seed 0
 
-A cut is SIGKILL to the whole process group of Snakemake. Afterwards: every result that was complete at the cut is
-there, in its place or, if Snakemake measured the cell again, in the folder of its start; a plain invocation ends
-well and leaves nothing to do; the tables agree with those of a run that was not cut in all that does not depend
-on the machine's load; and the finding is the one that these tables give.
+A cut is SIGKILL to the whole process group of Snakemake. Afterwards: every result that was complete
+at the cut is there, in its place or, if Snakemake measured the cell again, in the folder of its
+start; a plain invocation ends well and leaves nothing to do; the tables agree with those of a run
+that was not cut in all that does not depend on the machine's load; and the finding is the one that
+these tables give.
 """
 
 import argparse
@@ -55,7 +57,9 @@ def run_plain(project: Project) -> float:
 
 
 def cut(project: Project, after_s: float) -> bool:
-    """Start a plain invocation and kill its process group after so many seconds; False if it ended before."""
+    """Start a plain invocation and kill its process group after so many seconds; False if it ended
+    before.
+    """
     running = subprocess.Popen(
         project.command(),
         cwd=project.folder,
@@ -104,7 +108,9 @@ def finding_again(project: Project) -> str:
 
 
 def power_cut(project: Project, after_s: float, expected: tuple[list, list]) -> bool:
-    """One cut of a project and one plain run; raises AssertionError if something is lost or differs."""
+    """One cut of a project and one plain run; raises AssertionError if something is lost or
+    differs.
+    """
     was_cut = cut(project, after_s)
     before = results(project)
     run_plain(project)
@@ -117,8 +123,9 @@ def power_cut(project: Project, after_s: float, expected: tuple[list, list]) -> 
 
 
 def power_cuts(times: int, seed: int, folder: Path, make=make_project, say=print) -> None:
-    """So many cuts, each of a project made by `make(folder)`, at moments drawn from the seed; a moment after the
-    run's end does not count."""
+    """So many cuts, each of a project made by `make(folder)`, at moments drawn from the seed; a
+    moment after the run's end does not count.
+    """
     draw = random.Random(seed)
     uncut = make(folder / "uncut")
     whole_s = run_plain(uncut)

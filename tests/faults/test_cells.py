@@ -1,4 +1,6 @@
-"""Faults of the disk, the clock and the address space under one cell. The runner and its engine are real."""
+"""Faults of the disk, the clock and the address space under one cell. The runner and its engine are
+real.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""Hostile input: whatever a file says, it is data. It gets one line, reaches no shell and no path outside the project."""
+"""Hostile input: whatever a file says, it is data. It gets one line, reaches no shell and no path
+outside the project.
+"""
 
 import copy
 import json

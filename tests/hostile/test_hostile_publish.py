@@ -1,4 +1,6 @@
-"""Publishing a stranger's results: nothing is read from or written to outside the folders that the command names."""
+"""Publishing a stranger's results: nothing is read from or written to outside the folders that the
+command names.
+"""
 
 import json
 import os

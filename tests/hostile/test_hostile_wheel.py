@@ -1,4 +1,6 @@
-"""A wheel that unpacks to more than it should: nothing is kept, and it does not go through memory."""
+"""A wheel that unpacks to more than it should: nothing is kept, and it does not go through
+memory.
+"""
 
 import zipfile
 

@@ -1,10 +1,11 @@
-"""Do the tests notice a wrong figure? Cosmic Ray changes one place of a module at a time and runs its tests.
+"""Do the tests notice a wrong figure? Cosmic Ray changes one place of a module at a time and runs
+its tests.
 
     make mutants                                  # 100 places of each module, drawn with seed 0
     python tests/mutation/mutants.py --sample 20 analysis/statistics
 
-A mutant that no test notices is a survivor: a test is missing, or the change is none (equivalent.txt says why).
-Everything happens in a clone of the last commit.
+A mutant that no test notices is a survivor: a test is missing, or the change is none
+(equivalent.txt says why). Everything happens in a clone of the last commit.
 """
 
 import argparse
@@ -56,7 +57,9 @@ def main() -> int:
 
 
 def tested(module: str, sample: int, seed: int) -> float:
-    """The share of a module's mutants that its tests detect, equivalent ones left out; prints it and the survivors."""
+    """The share of a module's mutants that its tests detect, equivalent ones left out; prints it
+    and the survivors.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         clone, session = Path(temporary, "clone"), Path(temporary, "session.sqlite")
         subprocess.run(["git", "clone", "--quiet", str(ROOT), str(clone)], check=True)
@@ -129,7 +132,9 @@ def changed(diff: str) -> str:
 
 
 def equivalent() -> set[tuple[str, str]]:
-    """The mutants that change nothing: equivalent.txt has module, changed lines and reason, an empty line between two."""
+    """The mutants that change nothing: equivalent.txt has module, changed lines and reason, an
+    empty line between two.
+    """
     if not EQUIVALENT.exists():
         return set()
     found = set()

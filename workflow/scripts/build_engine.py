@@ -1,4 +1,6 @@
-"""Build one commit of an external engine: clone its repository at the revision, build it, record what was built."""
+"""Build one commit of an external engine: clone its repository at the revision, build it, record
+what was built.
+"""
 
 import sys
 

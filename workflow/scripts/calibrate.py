@@ -1,4 +1,5 @@
-"""Measure what an engine's environment can do at most on this machine: arithmetic, and moving memory.
+"""Measure what an engine's environment can do at most on this machine: arithmetic, and moving
+memory.
 
 Takes a few seconds, once per machine and environment (kvpeak/live/calibration.py).
 """
@@ -26,7 +27,9 @@ def measure(dtypes: list[str]) -> dict:
 
 
 def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
-    """Measure in a process of the environment's own interpreter. Raises UserError where that fails."""
+    """Measure in a process of the environment's own interpreter. Raises UserError where that
+    fails.
+    """
     from kvpeak.system import machine  # an environment of an engine need not have what these import
     from kvpeak.system.lock import measuring_alone
     from kvpeak.system.nvml import chosen_gpu, open_gpu

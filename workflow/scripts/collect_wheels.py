@@ -1,4 +1,6 @@
-"""Collect in one folder every package that an installation without a network needs: of this Python, on this system."""
+"""Collect in one folder every package that an installation without a network needs: of this Python,
+on this system.
+"""
 
 import sys
 

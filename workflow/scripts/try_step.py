@@ -1,4 +1,6 @@
-"""Run one preparing step and always leave its file: what it made, or in one line why it made nothing."""
+"""Run one preparing step and always leave its file: what it made, or in one line why it made
+nothing.
+"""
 
 import sys
 

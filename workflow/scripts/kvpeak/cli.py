@@ -1,4 +1,6 @@
-"""How much memory a language model really takes, which part of the engine decides it, and what it costs."""
+"""How much memory a language model really takes, which part of the engine decides it, and what it
+costs.
+"""
 
 import ast
 import sys

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Answers:
-    """Two cells of different engines. reference, other: their names on the axes. tokens: how many both
-    gave. first: the position of the first difference, None if there is none; then `ids`, the ids there."""
+    """Two cells of different engines. reference, other: their names on the axes. tokens: how many
+    both gave. first: the position of the first difference, None if there is none; then `ids`, the
+    ids there.
+    """
 
     reference: dict
     other: dict
@@ -34,7 +36,8 @@ def tokens_of(record: dict) -> list[int] | None:
 
 
 def compared(records: Iterable[dict]) -> list[Answers]:
-    """Every cell against the first one of another engine that was asked the same, in the records' order.
+    """Every cell against the first one of another engine that was asked the same, in the records'
+    order.
 
     The first engine is the one whose cell comes first, mlx-lm's own loop before others.
     """

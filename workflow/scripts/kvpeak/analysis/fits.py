@@ -1,8 +1,8 @@
 """The longest prompt that fits: how the peak grows with the prompt, fitted and carried on.
 
-What does not grow is subtracted first: the weights, and the process beside the allocator. The rest is
-fitted by non-negative least squares, each length's error in parts of its peak. A law that misses a
-length which was left out is refused.
+What does not grow is subtracted first: the weights, and the process beside the allocator. The rest
+is fitted by non-negative least squares, each length's error in parts of its peak. A law that misses
+a length which was left out is refused.
 """
 
 from dataclasses import dataclass
@@ -39,8 +39,8 @@ class Point:
 
 @dataclass(frozen=True)
 class Prefill:
-    """How a prompt is taken in: `chunk` tokens at a time (None: whole). `cached` are the MiB of keys and
-    values that a token adds; None if they are not known.
+    """How a prompt is taken in: `chunk` tokens at a time (None: whole). `cached` are the MiB of
+    keys and values that a token adds; None if they are not known.
     """
 
     chunk: int | None = None
@@ -132,8 +132,8 @@ class Growth:
         """The predicted peak in MiB, and the ends of its interval.
 
         The interval holds every law with one length left out, each widened by its own miss
-        (jackknife-minmax: Barber et al. 2021, doi:10.1214/20-AOS1965). It widens beyond the measured
-        lengths, because there the laws differ more. It is no confidence level.
+        (jackknife-minmax: Barber et al. 2021, doi:10.1214/20-AOS1965). It widens beyond the
+        measured lengths, because there the laws differ more. It is no confidence level.
         """
         fixed, middle = self.fixed, self.law.at(tokens)
         lows = [(fixed.least + law.at(tokens)) * (1 - abs(miss)) for law, miss in self.left_out]
@@ -218,10 +218,10 @@ def growth_of(series: Series) -> Growth | str:
 def _parts(points: tuple[Point, ...]) -> tuple[Fixed, list[float]]:
     """What does not grow, and what does at each length.
 
-    The peak is made of four parts: the weights, the live bytes above them, what the pool keeps beside
-    those, and the process beside the allocator. The last two belong to the law where they grow with the
-    prompt. Else they are constants, as they are at the longest length: at short ones the peak may be
-    that of loading. Without the allocator's own figures only the weights are known.
+    The peak is made of four parts: the weights, the live bytes above them, what the pool keeps
+    beside those, and the process beside the allocator. The last two belong to the law where they
+    grow with the prompt. Else they are constants, as they are at the longest length: at short ones
+    the peak may be that of loading. Without the allocator's own figures only the weights are known.
     """
     weights = max(point.loaded for point in points)
     if any(point.pool is None for point in points):

@@ -1,9 +1,10 @@
 """The peak and the speed against releases, and the releases at which the peak steps.
 
-A step lies between two releases that follow each other among those measured. It counts if the medians differ by more
-than PRACTICAL and every process of one side is above every process of the other. With n processes a side that would
-happen by chance in 2 of C(2n, n) orders if nothing had changed: 1 in 3 for 2, 1 in 10 for 3, 1 in 126 for 5. That
-is why the share decides as well: peaks of equal processes lie within a hundredth of each other.
+A step lies between two releases that follow each other among those measured. It counts if the
+medians differ by more than PRACTICAL and every process of one side is above every process of the
+other. With n processes a side that would happen by chance in 2 of C(2n, n) orders if nothing had
+changed: 1 in 3 for 2, 1 in 10 for 3, 1 in 126 for 5. That is why the share decides as well: peaks
+of equal processes lie within a hundredth of each other.
 """
 
 from dataclasses import dataclass, field
@@ -22,7 +23,9 @@ COMMIT = AXES.index("commit")
 
 @dataclass(frozen=True)
 class Point:
-    """One release: the peak of each of its processes in MiB, and of each speed its process means."""
+    """One release: the peak of each of its processes in MiB, and of each speed its process
+    means.
+    """
 
     commit: str
     peaks: tuple[float, ...]
@@ -36,7 +39,9 @@ class Point:
 
 @dataclass(frozen=True)
 class Step:
-    """The peak of `after`, the first release that has it, over that of `before`, the last without."""
+    """The peak of `after`, the first release that has it, over that of `before`, the last
+    without.
+    """
 
     before: Point
     after: Point
@@ -73,7 +78,9 @@ class History:
 
 
 def is_step(before: tuple[float, ...], after: tuple[float, ...]) -> bool:
-    """Whether the peaks of two releases' processes differ by more than PRACTICAL, and all the same way."""
+    """Whether the peaks of two releases' processes differ by more than PRACTICAL, and all the same
+    way.
+    """
     if abs(float(np.median(after)) / float(np.median(before)) - 1) <= PRACTICAL:
         return False
     return max(before) < min(after) or max(after) < min(before)

@@ -1,4 +1,6 @@
-"""What the check of the instruments found: which counters read what is known, and whose numbers are in doubt."""
+"""What the check of the instruments found: which counters read what is known, and whose numbers are
+in doubt.
+"""
 
 import math
 from pathlib import Path
@@ -14,8 +16,8 @@ FIGURES = ("known_mib", "read_mib", "off_mib")
 def read_instruments(folder: Path) -> tuple[dict[str, dict], list[str]]:
     """(environment → its record, a line for each that cannot be read) of results/instruments/.
 
-    A record has `readings` (process, counter, what, known_mib, read_mib, off_mib, right), `falls` and
-    `problems`, both lists of texts.
+    A record has `readings` (process, counter, what, known_mib, read_mib, off_mib, right), `falls`
+    and `problems`, both lists of texts.
     """
     found, problems = {}, []
     for file in sorted((folder / "instruments").glob("*.json")):
@@ -33,7 +35,9 @@ def doubt(summary: list[dict], instruments: dict[str, dict]) -> None:
 
 
 def wrong_counters(record: dict | None) -> frozenset[str]:
-    """The counters that read something else than is known. One that read nothing is not among them."""
+    """The counters that read something else than is known. One that read nothing is not among
+    them.
+    """
     readings = record["readings"] if record else []
     return frozenset(
         each["counter"] for each in readings if not each["right"] and each["read_mib"] is not None

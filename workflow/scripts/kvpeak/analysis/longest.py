@@ -14,7 +14,8 @@ MEMORIES_MIB = tuple(gib * GIB // MIB for gib in (8, 16, 24, 32, 64))
 def fits_rows(
     results: Results, folder: Path, memories_mib: tuple[float, ...] = MEMORIES_MIB
 ) -> list[dict]:
-    """Rows of FITS (base/columns.py): each series with the memory of its machine and `memories_mib`.
+    """Rows of FITS (base/columns.py): each series with the memory of its machine and
+    `memories_mib`.
 
     A series whose data support no law has one row with the reason.
     """

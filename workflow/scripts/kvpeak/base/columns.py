@@ -1,4 +1,6 @@
-"""The result tables: every column with its unit and meaning. docs/columns.md is made from this (columns.py)."""
+"""The result tables: every column with its unit and meaning. docs/columns.md is made from this
+(columns.py).
+"""
 
 from dataclasses import dataclass
 
@@ -107,7 +109,8 @@ RUNS = Table(
         (
             "prefill_j",
             "J",
-            "the energy of the prefill, that of the idle machine taken off; empty without a counter, and where the phase has fewer than ten of its steps",
+            "the energy of the prefill, that of the idle machine taken off; empty without a "
+            "counter, and where the phase has fewer than ten of its steps",
         ),
         ("decode_j", "J", "the same of decode"),
         ("tokens_sha256", "", "SHA-256 of the generated ids; equal hashes are equal answers"),
@@ -145,7 +148,8 @@ PROCESSES = Table(
         (
             "outcome",
             "",
-            "`ok`, `oom`, `guard`, `timeout`, `unsupported`, `skipped`, or `unreadable`: its files are damaged",
+            "`ok`, `oom`, `guard`, `timeout`, `unsupported`, `skipped`, or `unreadable`: its files "
+            "are damaged",
         ),
         ("runs", "", "how many recorded runs"),
     )
@@ -165,7 +169,8 @@ PROCESSES = Table(
         (
             "peak_source",
             "",
-            "how the headline's counter was read; one that is sampled says that it is a lower bound",
+            "how the headline's counter was read; one that is sampled says that it is a lower "
+            "bound",
         ),
         ("prefill_tok_s", "tok/s", "mean over its recorded runs"),
         ("ttft_ms", "ms", "the same of the time to first token"),
@@ -192,7 +197,8 @@ SUMMARY = Table(
         (
             "outcome",
             "",
-            "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`, `unavailable`, `unreadable`",
+            "`ok`, or the first other one: `oom`, `guard`, `timeout`, `unsupported`, `skipped`, "
+            "`unavailable`, `unreadable`",
         ),
     )
     + _COUNTS
@@ -200,7 +206,8 @@ SUMMARY = Table(
         (
             "peak_footprint_mib",
             "MiB",
-            "the headline but under CUDA: the operating system's own lifetime peak of the process; the median of all processes, as every peak here",
+            "the headline but under CUDA: the operating system's own lifetime peak of the process; "
+            "the median of all processes, as every peak here",
         ),
         ("peak_footprint_min_mib", "MiB", "the smallest of all processes"),
         ("peak_footprint_max_mib", "MiB", "the largest of all processes"),
@@ -210,7 +217,8 @@ SUMMARY = Table(
         (
             "peak_device_mib",
             "MiB",
-            "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under CUDA",
+            "the largest sampled memory on an NVIDIA GPU: a lower bound, and the headline under "
+            "CUDA",
         ),
         ("peak_device_min_mib", "MiB", "the smallest of all processes"),
         ("peak_device_max_mib", "MiB", "the largest of all processes"),
@@ -228,12 +236,14 @@ SUMMARY = Table(
         (
             "outputs",
             "",
-            "how many different answers the recorded runs of all processes gave; 1: the cell repeats",
+            "how many different answers the recorded runs of all processes gave; 1: the cell "
+            "repeats",
         ),
         (
             "peak_source",
             "",
-            "how the headline's counter was read; one that is sampled says that it is a lower bound",
+            "how the headline's counter was read; one that is sampled says that it is a lower "
+            "bound",
         ),
         ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
         ("weights", "", "`real` or `random`"),
@@ -242,7 +252,8 @@ SUMMARY = Table(
         (
             "gpu",
             "",
-            "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had the machine for itself",
+            "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had "
+            "the machine for itself",
         ),
         ("versions", "", "the engine's packages, with their versions"),
         ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
@@ -259,12 +270,14 @@ SUMMARY = Table(
         (
             "blas",
             "",
-            "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and where the engine does not say",
+            "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and "
+            "where the engine does not say",
         ),
         (
             "kv_bytes_per_token",
             "bytes",
-            "keys and values that one token adds, as the engine's caches hold them; from the shapes where it does not say",
+            "keys and values that one token adds, as the engine's caches hold them; from the "
+            "shapes where it does not say",
         ),
         ("kv_bytes_from_shapes", "bytes", "the same by 2 · layers · KV heads · head size · bytes"),
         ("kv_window_bytes", "bytes", "the most that caches with a window come to hold"),
@@ -348,7 +361,8 @@ COMPARISON = Table(
             "before": "{}: mean over the processes of the first folder",
             "after": "{}: of the second",
             "ratio": "{}: after / before",
-            "low": "lower end of the ratio's 95 % interval; empty with fewer than 4 processes a side",
+            "low": "lower end of the ratio's 95 % interval; empty with fewer than 4 processes a "
+            "side",
             "high": "its upper end",
             "verdict": "{}: same within 5 %, faster, slower, unclear or not testable",
         }.items()

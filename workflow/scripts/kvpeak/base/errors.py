@@ -10,8 +10,12 @@ class UserError(Exception):
 
 
 class Unavailable(UserError):
-    """One line: what cannot be had on this machine, now. Its cells are `unavailable`; no failure."""
+    """One line: what cannot be had on this machine, now. Its cells are `unavailable`; no
+    failure.
+    """
 
 
 class Unsupported(Exception):
-    """One line: what an engine was asked for and does not have. The cell's outcome, not a failure."""
+    """One line: what an engine was asked for and does not have. The cell's outcome, not a
+    failure.
+    """

@@ -1,4 +1,6 @@
-"""Several texts in one field of a CSV file: `a; b`. A semicolon or a backslash inside a text is escaped."""
+"""Several texts in one field of a CSV file: `a; b`. A semicolon or a backslash inside a text is
+escaped.
+"""
 
 import re
 from collections.abc import Iterable

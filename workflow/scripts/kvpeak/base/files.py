@@ -1,7 +1,8 @@
 """Writing: files that are there completely or not at all, and never through a link.
 
-Every file of the project is written here. A temporary name is new, random and opened exclusively, so that nobody who
-may write into the folder can have prepared it; renaming it replaces a link and not what the link points to.
+Every file of the project is written here. A temporary name is new, random and opened exclusively,
+so that nobody who may write into the folder can have prepared it; renaming it replaces a link and
+not what the link points to.
 """
 
 import contextlib
@@ -36,9 +37,10 @@ def write_json(path: Path, data) -> None:
 def write_together(folder: Path, texts: dict[str, str]) -> None:
     """Write the files of `texts` (name → content) into `folder`; the last name is the marker.
 
-    All are on the disk under temporary names before the first takes its own, and the old marker goes
-    before the others change: whoever finds the marker finds files that belong together. Raises OSError, and
-    ValueError for text that UTF-8 cannot hold; if that happens while writing, the old files are as they were and no temporary one is left.
+    All are on the disk under temporary names before the first takes its own, and the old marker
+    goes before the others change: whoever finds the marker finds files that belong together. Raises
+    OSError, and ValueError for text that UTF-8 cannot hold; if that happens while writing, the old
+    files are as they were and no temporary one is left.
     """
     folder.mkdir(parents=True, exist_ok=True)
     temporary = {name: folder / f".{name}.{secrets.token_hex(8)}.tmp" for name in texts}
@@ -58,7 +60,9 @@ def write_together(folder: Path, texts: dict[str, str]) -> None:
 
 
 def inside(root: Path, name: str | Path) -> Path:
-    """The path of `name` below `root`, resolved. Raises UserError if it leads out of it, by `..` or a link."""
+    """The path of `name` below `root`, resolved. Raises UserError if it leads out of it, by `..` or
+    a link.
+    """
     path = (root / name).resolve()
     if not path.is_relative_to(root.resolve()):
         raise UserError(f"{name}: leads out of {root}; expected a path inside it")

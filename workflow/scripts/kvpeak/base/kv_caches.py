@@ -1,4 +1,6 @@
-"""The KV caches that a cell may ask for: the only list of them. docs/architecture.md says what a new one takes."""
+"""The KV caches that a cell may ask for: the only list of them. docs/architecture.md says what a
+new one takes.
+"""
 
 import re
 from dataclasses import dataclass

@@ -1,4 +1,6 @@
-"""Where everything of a project lies, relative to its root. The Snakefile's header explains the grammar."""
+"""Where everything of a project lies, relative to its root. The Snakefile's header explains the
+grammar.
+"""
 
 from pathlib import Path
 
@@ -20,7 +22,8 @@ FIGURES = Path("report/figures")
 MODELS = Path("models")
 PROMPTS = Path("prompts")
 
-# A cell's result; the last one is its marker. A copy of each lies in the folder of the start that gave it.
+# A cell's result; the last one is its marker. A copy of each lies in the folder of the start that
+# gave it.
 MEMORY_FILE, RECORD_FILE, RUNS_FILE = RESULT_FILES = ("memory.csv", "cell.json", "runs.csv")
 MODEL_RECORD = "model.json"  # in the folder of a model
 NOW_FILE = (
@@ -56,8 +59,10 @@ def environment_record(commit: str) -> Path:
 
 
 def resolution(commit: str) -> Path:
-    """Which versions and hashes the commit's environment is to have, or why there are none. It decides what is
-    installed, so that it does not lie in results/, which may come from somebody else."""
+    """Which versions and hashes the commit's environment is to have, or why there are none. It
+    decides what is installed, so that it does not lie in results/, which may come from somebody
+    else.
+    """
     return LOCAL / "resolutions" / f"{commit}.json"
 
 
@@ -87,5 +92,7 @@ def engine_source(commit: str) -> Path:
 
 
 def log_of(*names: str) -> Path:
-    """The log of a step that is not a cell: models/NAME, prompts/MODEL/NAME, envs/NAME, engines/NAME."""
+    """The log of a step that is not a cell: models/NAME, prompts/MODEL/NAME, envs/NAME,
+    engines/NAME.
+    """
     return LOGS.joinpath(*names[:-1], f"{names[-1]}.log")

@@ -50,8 +50,8 @@ def why_not_made(path: Path) -> NotMade | None:
 def tried_again(path: Path, renew: bool) -> list[str]:
     """What the step at `path` takes as an input so that it is tried again: nothing, or one file.
 
-    With `renew` the file is made newer than what the step left. It stays, because Snakemake repeats a
-    step whose inputs have become fewer.
+    With `renew` the file is made newer than what the step left. It stays, because Snakemake repeats
+    a step whose inputs have become fewer.
     """
     file = layout.AGAIN / path
     if renew:

@@ -86,7 +86,9 @@ def end_ids(config: dict) -> frozenset[int]:
 
 
 def quantization(config: dict) -> dict | None:
-    """How the weights are quantised, as mlx-lm's own key or as another tool's; None if they are not."""
+    """How the weights are quantised, as mlx-lm's own key or as another tool's; None if they are
+    not.
+    """
     for part in (config, text_part(config)):
         for key in ("quantization", "quantization_config"):
             if isinstance(found := part.get(key), dict) and found:

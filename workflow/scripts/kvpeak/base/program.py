@@ -1,7 +1,8 @@
-"""How every program starts and ends: one style of --help, one line for what went wrong, one set of exit codes.
+"""How every program starts and ends: one style of --help, one line for what went wrong, one set of
+exit codes.
 
-A command is a module with a docstring (its help), `arguments(parser)` and `run(given)`, which returns an exit code
-or None for 0.
+A command is a module with a docstring (its help), `arguments(parser)` and `run(given)`, which
+returns an exit code or None for 0.
 """
 
 import argparse
@@ -40,14 +41,18 @@ class Help(argparse.HelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line, and whose help keeps the paragraphs of its text."""
+    """An argument parser whose errors are one line, and whose help keeps the paragraphs of its
+    text.
+    """
 
     def __init__(self, **options):
         options.setdefault("formatter_class", Help)
         super().__init__(**options)
 
     def print_help(self, file=None):
-        """Print the help; unlike argparse's own this raises OSError where the output is full or closed."""
+        """Print the help; unlike argparse's own this raises OSError where the output is full or
+        closed.
+        """
         print(self.format_help(), end="", file=file)
 
     def error(self, message: str):
@@ -73,7 +78,9 @@ def main(command: str | ModuleType, argv: list[str] | None = None, name: str | N
 
 
 def ended(name: str, run: Callable[[], int | None]) -> int:
-    """The exit code of `run`; an error for the person at the keyboard is one line on standard error."""
+    """The exit code of `run`; an error for the person at the keyboard is one line on standard
+    error.
+    """
     try:
         code = _finished(run)
         sys.stdout.flush()

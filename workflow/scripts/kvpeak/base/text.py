@@ -3,7 +3,8 @@
 import re
 import unicodedata
 
-# Control characters, lone surrogates, unassigned and private ones, and what changes the direction of text.
+# Control characters, lone surrogates, unassigned and private ones, and what changes the direction
+# of text.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
 _FORMULA = re.compile(r"[=+\-@\t\r]")
 
@@ -11,8 +12,9 @@ _FORMULA = re.compile(r"[=+\-@\t\r]")
 def plain(text: str, most: int | None = None) -> str:
     """The text as one line in which every character can be seen.
 
-    White space is one space; a character that is not printable, and one that changes the direction of the text, is
-    spelled as its code, such as \\x1b. With `most` the line has at most so many characters.
+    White space is one space; a character that is not printable, and one that changes the direction
+    of the text, is spelled as its code, such as \\x1b. With `most` the line has at most so many
+    characters.
     """
     line = " ".join(text.split())
     if not line.isascii() or not line.isprintable():
@@ -21,7 +23,9 @@ def plain(text: str, most: int | None = None) -> str:
 
 
 def csv_safe(text: str) -> str:
-    """The text such that a spreadsheet does not take it for a formula: an apostrophe before =, +, - and @."""
+    """The text such that a spreadsheet does not take it for a formula: an apostrophe before =, +, -
+    and @.
+    """
     return f"'{text}" if _FORMULA.match(text) else text
 
 

@@ -1,7 +1,7 @@
 """Reading what others wrote: results, tables, records and models that may come from a stranger.
 
-Whatever such a file is, reading it ends: it is a regular file, not larger than a limit, and what is wrong with it is
-one UserError that names it.
+Whatever such a file is, reading it ends: it is a regular file, not larger than a limit, and what is
+wrong with it is one UserError that names it.
 """
 
 import csv
@@ -22,8 +22,8 @@ LONGEST_FIELD = MIB  # bytes of one CSV field
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """The UTF-8 text of a regular file, without a byte-order mark.
 
-    Raises FileNotFoundError if there is none, and UserError if it is something else (a pipe, a device, a folder),
-    larger than `most` bytes, or not UTF-8.
+    Raises FileNotFoundError if there is none, and UserError if it is something else (a pipe, a
+    device, a folder), larger than `most` bytes, or not UTF-8.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -45,7 +45,9 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def read_json(path: Path, most: int = MOST_BYTES):
-    """The value of a JSON file. Raises what read_text does, and UserError for anything that is not JSON."""
+    """The value of a JSON file. Raises what read_text does, and UserError for anything that is not
+    JSON.
+    """
     text = read_text(path, most)
     try:
         return json.loads(text, parse_constant=_no_number)
@@ -66,7 +68,8 @@ def read_object(path: Path, most: int = MOST_BYTES) -> dict:
 def read_csv(path: Path, needed: tuple[str, ...] = (), most: int = MOST_BYTES) -> list[dict]:
     """The rows of a CSV file (comma-separated, one header line), each as column → text.
 
-    Raises what read_text does, and UserError if a column of `needed` is missing or the file is not such a table.
+    Raises what read_text does, and UserError if a column of `needed` is missing or the file is not
+    such a table.
     """
     return list(csv_rows(read_text(path, most), path, needed))
 
@@ -81,7 +84,8 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
         for row in reader:
             if None in row or None in row.values():
                 raise UserError(
-                    f"{path}: line {reader.line_num}: expected {len(header)} fields separated by commas"
+                    f"{path}: line {reader.line_num}: expected {len(header)} fields separated by "
+                    "commas"
                 )
             yield row
     except csv.Error as error:
@@ -92,7 +96,8 @@ def _check_header(header: list[str], path: Path, needed: tuple[str, ...]) -> Non
     missing = [name for name in needed if name not in header]
     if missing and len(header) == 1 and ";" in header[0]:
         raise UserError(
-            f"{path}: its fields are separated by semicolons; expected commas and decimal points, as kvpeak writes them"
+            f"{path}: its fields are separated by semicolons; expected commas and decimal points, "
+            "as kvpeak writes them"
         )
     if missing:
         found = ", ".join(header[:8]) or "nothing"

@@ -21,14 +21,17 @@ TOO_MUCH = ("oom", "guard")  # outcomes of a peak that was too large to be measu
 
 
 class Search:
-    """One cell of a matrix at many releases. folder: below results/bisect/, named by what was asked."""
+    """One cell of a matrix at many releases. folder: below results/bisect/, named by what was
+    asked.
+    """
 
     def __init__(
         self, matrix: Matrix, names: tuple[str, ...], candidates: Candidates, above: float | None
     ):
         """names: on every axis but the commit. above: MiB, or None to measure the ends.
 
-        Raises UserError for names that the matrix does not have, and if the model or prompt is not made.
+        Raises UserError for names that the matrix does not have, and if the model or prompt is not
+        made.
         """
         self.candidates, self.above = candidates, above
         self._matrix, self._names = matrix, names
@@ -150,13 +153,17 @@ class Search:
 
 
 def headline_mib(memory: dict) -> float | None:
-    """The peak of a cell's record that leads: the device's where there is one, else the footprint."""
+    """The peak of a cell's record that leads: the device's where there is one, else the
+    footprint.
+    """
     device = memory.get("peak_device_mib")
     return memory["peak_footprint_mib"] if device is None else device
 
 
 def _check(matrix: Matrix, names: tuple[str, ...]) -> None:
-    """Raise UserError for a name that is not on its axis, and for a model or prompt that is not made."""
+    """Raise UserError for a name that is not on its axis, and for a model or prompt that is not
+    made.
+    """
     for axis, name in zip(AXES[1:], names, strict=True):
         if name not in matrix.axis(axis):
             raise UserError(

@@ -1,7 +1,7 @@
 """Which of many releases changed a peak, with as few of them measured as can be.
 
-Between a release that is good and one that is bad the middle one is measured, and so on: of n releases between the two
-ends about log2 n.
+Between a release that is good and one that is bad the middle one is measured, and so on: of n
+releases between the two ends about log2 n.
 """
 
 from dataclasses import dataclass, field
@@ -29,7 +29,9 @@ class Bisection:
         return good, bad
 
     def next(self) -> str | None:
-        """The candidate to be measured now, the nearest to the middle; None if the step is found."""
+        """The candidate to be measured now, the nearest to the middle; None if the step is
+        found.
+        """
         good, bad = self.ends
         middle = (good + bad) / 2
         left = [n for n in range(good + 1, bad) if self.candidates[n] not in self.verdicts]
@@ -37,7 +39,9 @@ class Bisection:
 
     @property
     def found(self) -> tuple[str, str]:
-        """The two candidates between which the step is: the last good and the first bad one so far."""
+        """The two candidates between which the step is: the last good and the first bad one so
+        far.
+        """
         good, bad = self.ends
         return self.candidates[good], self.candidates[bad]
 
@@ -57,7 +61,8 @@ class Bisection:
 def verdict(peak: float, good: float | None, bad: float | None, above: float | None) -> str:
     """Whether a peak is like the good end's or like the bad end's, all in MiB.
 
-    above: what is larger is bad; the ends are not needed then. Else the nearer one decides, as a ratio.
+    above: what is larger is bad; the ends are not needed then. Else the nearer one decides, as a
+    ratio.
     """
     if above is not None:
         return BAD if peak > above else GOOD

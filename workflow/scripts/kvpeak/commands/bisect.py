@@ -3,9 +3,10 @@
     kvpeak bisect --matrix config/releases/matrix.yaml --good mlx-0.26.5 --bad mlx-0.32.4
         --cell qwen2-tiny/alice-512/cat/none/laboratory
 
-The two ends are commits of the matrix. They differ in one package, whose releases between them are tried, or they are
-two revisions of one repository (engine command), whose commits between them are. Each is measured in one process, the
-middle one first. The ends are measured too, unless --above says which peak is a bad one.
+The two ends are commits of the matrix. They differ in one package, whose releases between them are
+tried, or they are two revisions of one repository (engine command), whose commits between them are.
+Each is measured in one process, the middle one first. The ends are measured too, unless --above
+says which peak is a bad one.
 
 The same command again goes on where it was stopped: what was measured is kept in results/bisect/.
 """

@@ -1,6 +1,8 @@
-"""Collect in one folder every package that an installation without a network needs: of this Python, on this system.
+"""Collect in one folder every package that an installation without a network needs: of this Python,
+on this system.
 
-The pinned packages of requirements/, those of the matrix's other commits, and the wheels that its models come in.
+The pinned packages of requirements/, those of the matrix's other commits, and the wheels that its
+models come in.
 """
 
 from pathlib import Path

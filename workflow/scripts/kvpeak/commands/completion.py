@@ -24,7 +24,9 @@ def run(given: argparse.Namespace) -> None:
 
 
 def whole_parser() -> Parser:
-    """One parser of all commands and their options. A command whose packages are not installed has none."""
+    """One parser of all commands and their options. A command whose packages are not installed has
+    none.
+    """
     whole = Parser(prog="kvpeak", description=cli.__doc__)
     whole.add_argument("--version", action="store_true", help="show the version and exit")
     commands = whole.add_subparsers(title="commands")

@@ -1,7 +1,8 @@
 """List the cells without a measurement, with cause and log.
 
-These are the cells that failed, and outcomes such as oom. With --rerun, results of these outcomes are taken out of results/cells/, so that the next snakemake measures them
-again; what they said stays in the logs.
+These are the cells that failed, and outcomes such as oom. With --rerun, results of these outcomes
+are taken out of results/cells/, so that the next snakemake measures them again; what they said
+stays in the logs.
 """
 
 import argparse

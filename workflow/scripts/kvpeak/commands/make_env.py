@@ -1,8 +1,9 @@
 """Make the environment of one commit: exactly the packages that config/matrix.yaml gives it.
 
-If the running environment has those versions, it is used as it is. Otherwise .kvpeak/envs/NAME/venv is built from a
-lock with hashes (requirements.txt beside it). environment.json records what is installed, with a hash each. A copy of
-it lies beside the environment and is written last, so that an interrupted build is built again from nothing.
+If the running environment has those versions, it is used as it is. Otherwise .kvpeak/envs/NAME/venv
+is built from a lock with hashes (requirements.txt beside it). environment.json records what is
+installed, with a hash each. A copy of it lies beside the environment and is written last, so that
+an interrupted build is built again from nothing.
 """
 
 import argparse

@@ -103,7 +103,8 @@ def _candle(name: str) -> Trace:
     parts = name.removeprefix(CANDLE).split(",")
     if len(parts) != 3 or parts[1] not in KV_CACHES or not parts[2].isdigit() or int(parts[2]) < 1:
         raise UserError(
-            f"{name}: expected candle:MODEL,KV_CACHE,TOKENS, the cache one of {', '.join(KV_CACHES)}"
+            f"{name}: expected candle:MODEL,KV_CACHE,TOKENS, the cache one of "
+            f"{', '.join(KV_CACHES)}"
         )
     blocks = candle_trace(find_shapes(parts[0]), workload(int(parts[2]), parts[1], runs=1))
     return sources.from_blocks(blocks, place_of, name, "candle")

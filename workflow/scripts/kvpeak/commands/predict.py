@@ -91,7 +91,9 @@ def cases(given: Namespace) -> list[dict]:
 
 
 def longest_prompts(given: Namespace) -> list[dict]:
-    """For each memory the longest prompt that fits, with the ends that the replay's error allows."""
+    """For each memory the longest prompt that fits, with the ends that the replay's error
+    allows.
+    """
     if given.sweep:
         raise UserError("--sweep: takes --prompt-tokens; --longest is printed")
     try:

@@ -1,7 +1,8 @@
 """Resolve every release of MLX in the table, and write docs/releases.md.
 
-With --index the table itself is renewed first: when each release of MLX and mlx-lm was published, by an index that says
-so (PEP 700). With --results the releases that were measured there show how they ended.
+With --index the table itself is renewed first: when each release of MLX and mlx-lm was published,
+by an index that says so (PEP 700). With --results the releases that were measured there show how
+they ended.
 """
 
 import argparse
@@ -50,7 +51,9 @@ def run(given: argparse.Namespace) -> None:
 
 
 def renewed(index: str) -> str:
-    """The table as CSV text. Raises UserError if the index does not say when files were published."""
+    """The table as CSV text. Raises UserError if the index does not say when files were
+    published.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(Release.__annotations__)
@@ -63,7 +66,9 @@ def renewed(index: str) -> str:
 
 
 def first_files(page: dict, package: str) -> dict[str, str]:
-    """version → when its first file came, of an index's page; pre-releases and withdrawn ones are left out."""
+    """version → when its first file came, of an index's page; pre-releases and withdrawn ones are
+    left out.
+    """
     found: dict[str, str] = {}
     name = re.escape(package).replace(r"\-", "[-_]")
     for file in page["files"]:

@@ -37,8 +37,8 @@ class Signals:
 def planned(out: Path, matrix: str, digest: str | None) -> dict:
     """What the matrix says of the cell of `out`: kvpeak.experiment.plan.told.
 
-    The planner says it in a process of its own, because the runner stays small. Raises UserError if the
-    matrix does not plan the cell, or no longer asks what the digest stands for.
+    The planner says it in a process of its own, because the runner stays small. Raises UserError if
+    the matrix does not plan the cell, or no longer asks what the digest stands for.
     """
     program = str(SCRIPTS / "plan.py")
     command = [sys.executable, program, "--matrix", matrix, "--request", str(out)]

@@ -1,7 +1,8 @@
-"""Run one preparing step and always leave its file: what it made, or in one line why it made nothing.
+"""Run one preparing step and always leave its file: what it made, or in one line why it made
+nothing.
 
-For the workflow: a model, a prompt or an engine that cannot be had does not cost the others their measurement. The
-step gets no terminal to ask on, and ends when its time is over.
+For the workflow: a model, a prompt or an engine that cannot be had does not cost the others their
+measurement. The step gets no terminal to ask on, and ends when its time is over.
 """
 
 import argparse

@@ -17,7 +17,9 @@ MOST_RECORDS = 300  # of earlier cells that are looked into
 
 @dataclass
 class Durations:
-    """steps: rule → what it made → seconds. overhead: the time of the last run over the sum of its steps."""
+    """steps: rule → what it made → seconds. overhead: the time of the last run over the sum of its
+    steps.
+    """
 
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
     overhead: float = 1.0
@@ -113,7 +115,9 @@ def spelled(seconds: float) -> str:
 
 
 def about(seconds: float) -> str:
-    """The same without a precision that an estimate does not have: 4 s, 5 min, 5½ min, 1 h 10 min."""
+    """The same without a precision that an estimate does not have: 4 s, 5 min, 5½ min, 1 h 10
+    min.
+    """
     if seconds < 90:
         return f"{max(1, round(seconds))} s"
     halves = round(seconds / 30)

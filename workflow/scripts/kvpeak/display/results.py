@@ -63,7 +63,9 @@ def phase_words(phase: str) -> str:
 
 
 def cause_of(log: str, cell: str) -> tuple[str, str]:
-    """Why a step failed, and where its log and its last result are, from the last line of its log."""
+    """Why a step failed, and where its log and its last result are, from the last line of its
+    log.
+    """
     line = last_line(Path(log), most=None) or "its log is empty"
     line = re.sub(r"^\w+: ", "", line).removeprefix(f"{cell}: ")
     cause, _, rest = line.partition("; log: ")

@@ -23,8 +23,8 @@ NOTHING_TO_DO = "Nothing to be done"
 class Step:
     """A job.
 
-    cell: its path below results/cells/, '' for another step. made: by what its duration is remembered.
-    begun: seconds since 1970.
+    cell: its path below results/cells/, '' for another step. made: by what its duration is
+    remembered. begun: seconds since 1970.
     """
 
     rule: str
@@ -71,7 +71,9 @@ class Run:
         }
 
     def take(self, event: str, values: dict, created: float) -> bool:
-        """Whether the event, one of Snakemake's, is shown here. `created`: when, seconds since 1970."""
+        """Whether the event, one of Snakemake's, is shown here. `created`: when, seconds since
+        1970.
+        """
         if event in self._takes:
             self._takes[event](values, created)
         # A command that ended with an error was a step, whose cause is shown.

@@ -30,7 +30,9 @@ class Stream:
 
 
 class Terminal:
-    """Lines wrapped at the terminal's width, in colour, and below them a few that are drawn anew."""
+    """Lines wrapped at the terminal's width, in colour, and below them a few that are drawn
+    anew.
+    """
 
     def __init__(self, console: Console):
         self._console = console
@@ -65,7 +67,9 @@ class Terminal:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The text in lines of the width; all but the first are indented further. A path is never divided."""
+    """The text in lines of the width; all but the first are indented further. A path is never
+    divided.
+    """
     indent = " " * (len(text) - len(text.lstrip())) + INDENT
     wrap = textwrap.TextWrapper(
         width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
@@ -74,7 +78,9 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def open_screen(no_colour: bool = False) -> Stream | Terminal:
-    """A terminal if standard output and standard error are one, else a stream; on standard error."""
+    """A terminal if standard output and standard error are one, else a stream; on standard
+    error.
+    """
     if sys.stderr.isatty() and sys.stdout.isatty():
         return Terminal(Console(stderr=True, no_color=no_colour, highlight=False))
     return Stream(sys.stderr)

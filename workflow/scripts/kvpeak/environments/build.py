@@ -1,4 +1,6 @@
-"""The environment of one commit: made from its lock, and recorded with the hash of everything in it."""
+"""The environment of one commit: made from its lock, and recorded with the hash of everything in
+it.
+"""
 
 import hashlib
 import json
@@ -22,7 +24,8 @@ INSTALL_S = 3000.0  # seconds for everything that is downloaded and built
 def build(commit: str, resolution: Resolution) -> Path:
     """Build the commit's environment from nothing and return its interpreter. Raises Unavailable.
 
-    It lies below .kvpeak/, not in results/, so that no interpreter of somebody else's results is run.
+    It lies below .kvpeak/, not in results/, so that no interpreter of somebody else's results is
+    run.
     """
     if resolution.unavailable:
         raise Unavailable(f"commit {commit}: {resolution.unavailable}")
@@ -40,7 +43,8 @@ def build(commit: str, resolution: Resolution) -> Path:
 
 
 def prepared(commit: str, packages: dict[str, str], out: Path | None = None) -> None:
-    """Make the commit's environment and record it in `out`, unless that was done for these packages.
+    """Make the commit's environment and record it in `out`, unless that was done for these
+    packages.
 
     If the running environment has them, it is used as it is. Raises Unavailable.
     """
@@ -71,9 +75,11 @@ def _is_of(record: Path, packages: dict[str, str]) -> bool:
 
 
 def distributions(python: Path | None) -> list[dict[str, str]]:
-    """name, version and sha256 of each distribution, sorted; python None: of the running environment.
+    """name, version and sha256 of each distribution, sorted; python None: of the running
+    environment.
 
-    The hash is that of its RECORD, which lists the hash of every file that it installed; '' without one.
+    The hash is that of its RECORD, which lists the hash of every file that it installed; '' without
+    one.
     """
     if python is None:
         found: Iterable = metadata.distributions()
@@ -90,8 +96,9 @@ def distributions(python: Path | None) -> list[dict[str, str]]:
 
 
 def _digest(record: str | None) -> str:
-    """Of a RECORD's lines in order, without what differs from one place to the next: lines without a hash,
-    and the programs in bin/, which begin with the interpreter's path."""
+    """Of a RECORD's lines in order, without what differs from one place to the next: lines without
+    a hash, and the programs in bin/, which begin with the interpreter's path.
+    """
     if not record:
         return ""
     lines = (line for line in record.splitlines() if line.split(",")[1:2] != [""])

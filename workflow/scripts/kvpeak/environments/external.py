@@ -4,8 +4,8 @@
     .kvpeak/engines/COMMIT/source      the checkout, in which the program is built and run
     results/engines/COMMIT/engine.json what was built: revision, lock files, toolchain, program with its hash
 
-A copy of the record lies beside the checkout, written last: an interrupted build has none and starts
-again from nothing.
+A copy of the record lies beside the checkout, written last: an interrupted build has none and
+starts again from nothing.
 """
 
 import fcntl
@@ -27,7 +27,9 @@ VERIFY_S = 600.0
 
 
 class Build:
-    """One build. Every error is a UserError that names the commit; Unavailable where something cannot be had."""
+    """One build. Every error is a UserError that names the commit; Unavailable where something
+    cannot be had.
+    """
 
     def __init__(self, commit: str, entry: dict):
         """`entry` is the commit's of the matrix."""
@@ -124,7 +126,9 @@ class Build:
         partial.rename(mirror)
 
     def _run(self, step: str, limit_s: float) -> str:
-        """Run one of the entry's commands in the checkout; what it printed on its standard output."""
+        """Run one of the entry's commands in the checkout; what it printed on its standard
+        output.
+        """
         command = self.entry[step]
         shown = " ".join(command)
         try:

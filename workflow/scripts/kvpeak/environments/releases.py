@@ -1,4 +1,6 @@
-"""When each release of MLX and of mlx-lm was published: releases.csv, which workflow/scripts/release_table.py renews."""
+"""When each release of MLX and of mlx-lm was published: releases.csv, which
+workflow/scripts/release_table.py renews.
+"""
 
 import csv
 import re
@@ -42,7 +44,8 @@ def successor_published(package: str, version: str) -> str | None:
 
 
 def until(packages: dict[str, str]) -> str | None:
-    """The end of the time in which these versions were the newest ones: what came later is not of it.
+    """The end of the time in which these versions were the newest ones: what came later is not of
+    it.
 
     None: that time has not ended, or nothing is known of it.
     """
@@ -55,7 +58,9 @@ def until(packages: dict[str, str]) -> str | None:
 
 
 def mlx_lm_of_its_time(mlx: str) -> str | None:
-    """The newest mlx-lm that was published before the MLX after this one; None: the newest of all."""
+    """The newest mlx-lm that was published before the MLX after this one; None: the newest of
+    all.
+    """
     end = successor_published("mlx", mlx)
     before = [one for one in releases("mlx-lm") if end is None or one.published < end]
     known = any(release.version == mlx for release in releases("mlx"))

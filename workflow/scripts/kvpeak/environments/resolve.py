@@ -1,9 +1,10 @@
 """Which versions and hashes an environment will have, found before anything is measured.
 
-An entry names a few packages. The others keep the versions of requirements/runtime.txt if they can, so that two
-entries differ in what they name. Old releases cannot: they take what there was in their time, and so does an entry that
-names MLX alone. At last everything may be what the releases' own constraints allow. An entry for which none of these
-has an answer is unavailable, with the resolver's reason.
+An entry names a few packages. The others keep the versions of requirements/runtime.txt if they can,
+so that two entries differ in what they name. Old releases cannot: they take what there was in their
+time, and so does an entry that names MLX alone. At last everything may be what the releases' own
+constraints allow. An entry for which none of these has an answer is unavailable, with the
+resolver's reason.
 """
 
 import hashlib
@@ -41,9 +42,10 @@ AT_ONCE = 4
 
 @dataclass(frozen=True)
 class Resolution:
-    """key: of what was asked, where. packages: the entry, completed. how: which of the three attempts.
-    until: what came later was left out, None for nothing. lock: requirements with hashes, '' if there is
-    none. unavailable: the resolver's reason, '' if there is a lock."""
+    """key: of what was asked, where. packages: the entry, completed. how: which of the three
+    attempts. until: what came later was left out, None for nothing. lock: requirements with hashes,
+    '' if there is none. unavailable: the resolver's reason, '' if there is a lock.
+    """
 
     key: str
     packages: dict[str, str]
@@ -88,7 +90,8 @@ def known(commit: str, packages: dict[str, str]) -> Resolution | None:
 
 
 def resolved(commit: str, packages: dict[str, str]) -> Resolution:
-    """What was found for the commit, or is found and recorded now. Raises Unavailable without an index.
+    """What was found for the commit, or is found and recorded now. Raises Unavailable without an
+    index.
 
     What was unavailable is tried again.
     """
@@ -107,8 +110,8 @@ def _found(commit: str, packages: dict[str, str]) -> bool:
 def resolve_all(entries: dict[str, dict[str, str]]) -> None:
     """Find and record the versions of every commit that needs an environment of its own.
 
-    entries: commit → packages. What was found already is not asked again. Without an index one line on standard
-    error says so, and the commits are left for when they are built.
+    entries: commit → packages. What was found already is not asked again. Without an index one line
+    on standard error says so, and the commits are left for when they are built.
     """
     missing = {
         commit: packages
@@ -130,7 +133,8 @@ def resolve_all(entries: dict[str, dict[str, str]]) -> None:
 def _compiled(wanted: list[str], limits: str, newest: str | None) -> tuple[str, str]:
     """(lock, '') or ('', the resolver's reason in one line). Raises UserError without an index.
 
-    A pre-release is taken where a release asks for that one, and nowhere else, unless there is no other way.
+    A pre-release is taken where a release asks for that one, and nowhere else, unless there is no
+    other way.
     """
     for more in ([], ["--prerelease", "allow"]):
         done = _uv_compile(

@@ -9,8 +9,8 @@ from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES, caps_of
 from kvpeak.experiment.workloads import longest
 
-# What decides which code runs (PATH, LD_PRELOAD, PYTHONPATH …), what it may read (tokens, proxies, the home folder),
-# and what kvpeak sets itself.
+# What decides which code runs (PATH, LD_PRELOAD, PYTHONPATH …), what it may read (tokens, proxies,
+# the home folder), and what kvpeak sets itself.
 NOT_TO_BE_SET = re.compile(
     r"(LD|DYLD|PYTHON|GIT|SSH|BASH|XDG|HF|KVPEAK|SNAKEMAKE|PIP|UV|CARGO|RUST)_?\w*"
     r"|PATH|HOME|SHELL|ENV|IFS|CDPATH|PS4|USER|LOGNAME|TMPDIR|TMP|TEMP|VIRTUAL_ENV|CUDA_VISIBLE_DEVICES"
@@ -33,7 +33,9 @@ def check_matrix(matrix) -> None:
 
 
 def _check_env(matrix) -> None:
-    """Raises ConfigError for a variable that decides which program runs, what it may read, or how it is measured."""
+    """Raises ConfigError for a variable that decides which program runs, what it may read, or how
+    it is measured.
+    """
     for variant, options in matrix.variants.items():
         for name in options.get("env", {}):
             if NOT_TO_BE_SET.fullmatch(name):

@@ -1,4 +1,6 @@
-"""Configuration files: YAML without surprises, checked against a JSON Schema, errors in one line."""
+"""Configuration files: YAML without surprises, checked against a JSON Schema, errors in one
+line.
+"""
 
 import difflib
 import json
@@ -27,7 +29,9 @@ _Validator = extend(
 
 
 class ConfigError(UserError):
-    """A user's mistake in a configuration file; its text is one line: file, key, value, what to do."""
+    """A user's mistake in a configuration file; its text is one line: file, key, value, what to
+    do.
+    """
 
     def __init__(self, file: Path | str, key: str, message: str):
         key = key if len(key) <= 200 else f"{key[:200]}..."
@@ -72,8 +76,8 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
 def load_yaml(file: Path | str):
     """Return what the YAML file holds.
 
-    Raises ConfigError if it cannot be read or parsed, if a mapping gives a key twice, or if aliases make it huge
-    or endless.
+    Raises ConfigError if it cannot be read or parsed, if a mapping gives a key twice, or if aliases
+    make it huge or endless.
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
@@ -97,7 +101,8 @@ def load_yaml(file: Path | str):
 
 
 def _entries(value, known: dict[int, float]) -> float:
-    """How many values there are in `value` when every alias is replaced; infinite if one contains itself.
+    """How many values there are in `value` when every alias is replaced; infinite if one contains
+    itself.
 
     known: the counts by id() of the values that were looked at.
     """

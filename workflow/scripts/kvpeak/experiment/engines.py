@@ -56,7 +56,9 @@ COMMAND_KEYS = (
 
 
 def variant(options: dict, given: dict) -> dict:
-    """A variant's options: what is given, and `options` else; mlx-lm's own loop has its own chunk."""
+    """A variant's options: what is given, and `options` else; mlx-lm's own loop has its own
+    chunk.
+    """
     stock = {"prefill_chunk": STOCK_CHUNK} if given.get("loop") == "mlx-lm" else {}
     return options | stock | given
 
@@ -73,7 +75,9 @@ def commit_keys(engine: str) -> tuple[str, ...]:
 
 
 def not_applicable(name: str, cell: Cell, options: dict) -> str:
-    """Why the engine `name` has not what the cell asks for, or ''. options: of the cell's variant."""
+    """Why the engine `name` has not what the cell asks for, or ''. options: of the cell's
+    variant.
+    """
     engine, caps = ENGINES[name], caps_of(name, options)
     if not re.fullmatch(caps, cell.cap):
         hint = "default, none or a reuse ratio such as 4x" if caps == POOL_CAPS else engine.cap_hint
@@ -91,7 +95,9 @@ def not_applicable(name: str, cell: Cell, options: dict) -> str:
 def mistralrs_not_applicable(
     cell: Cell, model: dict, tokens: int, protocol: dict, accelerator: str
 ) -> str:
-    """Why mistral.rs does not run the cell, or ''. tokens: of its prompt; protocol: as in its request."""
+    """Why mistral.rs does not run the cell, or ''. tokens: of its prompt; protocol: as in its
+    request.
+    """
     if model["weights"] != "real":
         return f"not applicable: engine mistralrs reads weights from files; {cell.model} has none"
     if cell.kv_cache == "paged" and accelerator == "cpu":
@@ -108,7 +114,8 @@ def mistralrs_not_applicable(
 def no_pool_on_cpu(commit: dict) -> str:
     """Why a cap means nothing for this MLX on a CPU, or ''.
 
-    MLX got a buffer pool on the CPU with 0.32.0; before, its limit does nothing and reads back as 0.
+    MLX got a buffer pool on the CPU with 0.32.0; before, its limit does nothing and reads back as
+    0.
     """
     version = commit.get("packages", {}).get("mlx", "")
     numbers = re.match(r"(\d+)\.(\d+)", version)
@@ -122,8 +129,8 @@ def no_pool_on_cpu(commit: dict) -> str:
 def command_not_applicable(commit: dict, cell: Cell, kv_caches: list, caps: list, variants: list):
     """Why an external program has not what the cell asks for, or ''.
 
-    It has a KV cache, cap or variant only if it can be told which, or says it has it. kv_caches, caps,
-    variants: the matrix's.
+    It has a KV cache, cap or variant only if it can be told which, or says it has it. kv_caches,
+    caps, variants: the matrix's.
     """
     told = {name for argument in commit["run"] for name in command.placeholders(argument)}
     has = {

@@ -1,4 +1,6 @@
-"""The entries of commits and models in matrix.yaml: what the schema cannot check, and the defaults."""
+"""The entries of commits and models in matrix.yaml: what the schema cannot check, and the
+defaults.
+"""
 
 from pathlib import Path
 
@@ -53,7 +55,9 @@ def _command_entry(file, key: str, entry: dict) -> dict:
 
 
 def _check_output(file, key: str, path: str) -> None:
-    """The table lies in the folder that is the command's alone, so that nothing else is taken for it."""
+    """The table lies in the folder that is the command's alone, so that nothing else is taken for
+    it.
+    """
     if not path.startswith("{out}/") or ".." in Path(path).parts:
         raise ConfigError(
             file, key, f"{shown(path)}: expected a path inside {{out}}, such as {{out}}/runs.csv"

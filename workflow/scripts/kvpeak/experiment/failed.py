@@ -26,7 +26,9 @@ def ended(matrix: Matrix, outcomes: Iterable[str]) -> list[Missing]:
 
 
 def rerun(matrix: Matrix, outcomes: list[str]) -> list[Cell]:
-    """Take the results with these outcomes away, and those that were skipped, which is decided anew."""
+    """Take the results with these outcomes away, and those that were skipped, which is decided
+    anew.
+    """
     cells = [found.cell for found in ended(matrix, {*outcomes, "skipped"})]
     for cell in cells:
         forget(cell)

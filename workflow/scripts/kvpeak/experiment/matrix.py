@@ -101,7 +101,9 @@ class Matrix:
         return host.no_gpu_reason() if self.models[cell.model].get("needs") == "gpu" else ""
 
     def _unavailable(self, commit: str) -> str:
-        """Why the commit's environment cannot be resolved, or ''; '' too where nobody has tried yet."""
+        """Why the commit's environment cannot be resolved, or ''; '' too where nobody has tried
+        yet.
+        """
         if commit not in self._resolutions:
             packages = self.commits[commit].get("packages", {})
             own = host.missing_packages(packages)
@@ -136,7 +138,9 @@ class Matrix:
         return host.accelerator()
 
     def plan(self) -> Iterator[tuple[Cell, str]]:
-        """Yield every cell of every round with the reason why it does not run here ('' if it does)."""
+        """Yield every cell of every round with the reason why it does not run here ('' if it
+        does).
+        """
         for cell in self.combinations:
             reason = self.reason_not_here(cell)
             for number in self._rounds:

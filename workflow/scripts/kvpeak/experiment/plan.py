@@ -49,9 +49,9 @@ def plan_summary(matrix: Matrix) -> str:
 def told(matrix: Matrix, cell: Cell) -> dict:
     """What the runner has to know of a cell.
 
-    `request`; its `digest`; why to `skip` it ('': it is to be measured); why something that it needs was
-    `not_made` ([outcome, reason], or null); and its `position` in the order of measurement, 'k/n' (null: it
-    does not run here).
+    `request`; its `digest`; why to `skip` it ('': it is to be measured); why something that it
+    needs was `not_made` ([outcome, reason], or null); and its `position` in the order of
+    measurement, 'k/n' (null: it does not run here).
     """
     request, order = matrix.request(cell), matrix.cells_here
     position = f"{order.index(cell) + 1}/{len(order)}" if cell in order else None

@@ -24,8 +24,8 @@ class Need:
 def needs(matrix: Matrix, cell: Cell) -> list[Need]:
     """What the cell runs from: its model, the prompt's token ids, and its engine.
 
-    A replay needs no prompt's token ids, and no model where its shapes are given. An engine is a build of its
-    own or an environment.
+    A replay needs no prompt's token ids, and no model where its shapes are given. An engine is a
+    build of its own or an environment.
     """
     shapes = matrix.model_folder(cell) == str(layout.model_folder(cell.model, shapes=True))
     engine = matrix.commits[cell.commit]["engine"]

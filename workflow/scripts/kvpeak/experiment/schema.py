@@ -1,4 +1,6 @@
-"""The JSON Schemas of the configuration files; the defaults of their keys are said there and nowhere else."""
+"""The JSON Schemas of the configuration files; the defaults of their keys are said there and
+nowhere else.
+"""
 
 import json
 from functools import cache

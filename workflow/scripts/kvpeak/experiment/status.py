@@ -26,7 +26,9 @@ HEAD = 2048  # bytes; cell.json begins with the cell and its outcome
 
 @dataclass(frozen=True)
 class Missing:
-    """A cell without a result: why, in one line, and the log (a file or a folder), None if nothing was started."""
+    """A cell without a result: why, in one line, and the log (a file or a folder), None if nothing
+    was started.
+    """
 
     cell: Cell
     cause: str
@@ -39,7 +41,9 @@ def outcome_of(cell: Cell) -> str | None:
 
 
 def outcome_in(folder: Path) -> str | None:
-    """The outcome of the result in a folder; None if there is none. Reads only the head of cell.json."""
+    """The outcome of the result in a folder; None if there is none. Reads only the head of
+    cell.json.
+    """
     try:
         if not (folder / layout.RUNS_FILE).exists():
             return None
@@ -61,7 +65,8 @@ def failed_cells(paths: Iterable[Path]) -> list[str]:
 
 
 def would_exceed(matrix: Matrix, cell: Cell) -> str:
-    """Why the cell need not be tried: with a shorter prompt it ended with oom or guard; '' if it has to be.
+    """Why the cell need not be tried: with a shorter prompt it ended with oom or guard; '' if it
+    has to be.
 
     Only results of what the matrix asks now count.
     """
@@ -101,7 +106,9 @@ def missing_cells(matrix: Matrix) -> Iterator[Missing]:
 
 
 def forget(cell: Cell) -> None:
-    """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made if need be."""
+    """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made
+    if need be.
+    """
     folder, log = layout.CELLS / cell.path, read_record(cell)["log"]
     for name in reversed(layout.RESULT_FILES):  # the marker first
         if log and (folder / name).exists():

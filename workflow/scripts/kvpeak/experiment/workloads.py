@@ -35,7 +35,9 @@ def prompt_entry(file, name: str, entry: dict) -> dict:
 
 
 def asked(entry: dict, generate: int) -> dict:
-    """What the request says of the workload; {} for a plain prompt. generate: tokens, if not said."""
+    """What the request says of the workload; {} for a plain prompt. generate: tokens, if not
+    said.
+    """
     if "turns" in entry:
         turns = [[turn["tokens"], turn.get("generate", generate)] for turn in entry["turns"]]
         return {"workload": {"turns": turns, "keep": entry["keep"]}}

@@ -72,7 +72,9 @@ class Header:
     types: dict[str, str]
 
     def get(self, key: str, kind: type, default=None):
-        """A metadata value. Raises UserError if it is of another kind, or missing with no default."""
+        """A metadata value. Raises UserError if it is of another kind, or missing with no
+        default.
+        """
         value = self.metadata.get(key, default)
         if not isinstance(value, kind):
             raise UserError(f"{self.path}: {key}: {value!r:.40}: expected {kind.__name__}")

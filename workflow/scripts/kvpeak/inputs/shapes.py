@@ -110,9 +110,9 @@ class _Config:
 def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:
     """Check a config and take the shapes from it; `where` names it in errors, `dtype` overrides.
 
-    Without num_key_value_heads every head has its own, without head_dim the heads share hidden_size.
-    Raises UserError for a missing key, a size that is not a positive integer, heads that the
-    key/value heads do not divide, and families or types that the replay has no trace for.
+    Without num_key_value_heads every head has its own, without head_dim the heads share
+    hidden_size. Raises UserError for a missing key, a size that is not a positive integer, heads
+    that the key/value heads do not divide, and families or types that the replay has no trace for.
     """
     keys = _Config(config, where)
     family = config.get("model_type")
@@ -174,7 +174,9 @@ def _matrix(shapes: Shapes, count: int, kind: str) -> int:
 
 
 def _more_bits(layer: int, layers: int) -> bool:
-    """Whether Q4_K_M gives this layer's v and down projections six bits (llama.cpp, use_more_bits)."""
+    """Whether Q4_K_M gives this layer's v and down projections six bits (llama.cpp,
+    use_more_bits).
+    """
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 

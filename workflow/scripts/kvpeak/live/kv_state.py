@@ -16,8 +16,8 @@ from kvpeak.live.kv_caches import layers_text, leaves
 class KVState:
     """Bytes in all layers together.
 
-    kv_bytes_per_token: one more token in the caches that keep every token. kv_window_bytes: the most
-    that caches with a window come to hold. kv_state_bytes: states whose size no token changes.
+    kv_bytes_per_token: one more token in the caches that keep every token. kv_window_bytes: the
+    most that caches with a window come to hold. kv_state_bytes: states whose size no token changes.
     kv_layers: which layers keep what, in words.
     """
 

@@ -34,8 +34,8 @@ def load_model(
     """The model of `folder` with all its parameters in memory, and its config.
 
     `weights` is `real` or `random`; random needs nothing but config.json. `dtype` None keeps what
-    the files or the config say. Raises UserError when the folder does not hold what is asked for, or
-    what its model.json says (sizes only, if there is one).
+    the files or the config say. Raises UserError when the folder does not hold what is asked for,
+    or what its model.json says (sizes only, if there is one).
     """
     if (folder / RECORD).exists():
         verify_model(folder)

@@ -1,8 +1,9 @@
 """Tell a failed allocation from a crash where MLX does not.
 
-MLX's CPU allocator takes the null pointer of a failed malloc for a buffer, and the process dies when a kernel
-writes to it. Only the address of that write says what happened: the null pointer plus an offset. Linux maps
-nothing that low. (With Metal and CUDA a failed allocation raises RuntimeError.)
+MLX's CPU allocator takes the null pointer of a failed malloc for a buffer, and the process dies
+when a kernel writes to it. Only the address of that write says what happened: the null pointer plus
+an offset. Linux maps nothing that low. (With Metal and CUDA a failed allocation raises
+RuntimeError.)
 """
 
 import ctypes

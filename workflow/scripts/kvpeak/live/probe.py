@@ -1,7 +1,8 @@
 """Processes whose memory is known: what they take is what the instruments have to read.
 
-Each probe answers one request with the events of docs/protocol.md, like an engine. `loaded` has what the process took
-before (`before`), `run` what it took in all (`known`), counted here and not by what is tested:
+Each probe answers one request with the events of docs/protocol.md, like an engine. `loaded` has
+what the process took before (`before`), `run` what it took in all (`known`), counted here and not
+by what is tested:
 
     touch  touches host memory and keeps it until it exits
     free   touches host memory, gives it back, and exits
@@ -83,7 +84,9 @@ def hold(mib: int, before: Own, mark: Callable[[], None]) -> dict:
 
 
 def pool(mib: int, before: Own, mark: Callable[[], None]) -> dict:
-    """MLX reuses a buffer only for a request of nearly its size; so half of one is another buffer."""
+    """MLX reuses a buffer only for a request of nearly its size; so half of one is another
+    buffer.
+    """
     import mlx.core as mx
 
     first = mx.zeros((mib * MIB,), mx.uint8)

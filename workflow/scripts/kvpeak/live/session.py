@@ -33,7 +33,8 @@ NO_METAL = "No Metal back-end"
 
 
 def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
-    """Emit the events from `started` to the last `run`; return the peaks of the whole process in MiB.
+    """Emit the events from `started` to the last `run`; return the peaks of the whole process in
+    MiB.
 
     Raises Unsupported, UserError, and what MLX raises when it cannot allocate.
     """
@@ -92,7 +93,9 @@ class Cell:
     """The request's model, loaded, and what is asked of it."""
 
     def __init__(self, request: dict, pool: Pool | None):
-        """Load, and find out whether the model takes the cache. Raises UserError and Unsupported."""
+        """Load, and find out whether the model takes the cache. Raises UserError and
+        Unsupported.
+        """
         protocol, options, entry = request["protocol"], request["options"], request["model"]
         self._prompt_file = Path(request["prompt"]["path"])
         self.prompt = read_prompt(self._prompt_file)

@@ -1,8 +1,10 @@
-"""Wait until a footprint has fallen to what MLX holds, so that no phase is charged for what the one before freed.
+"""Wait until a footprint has fallen to what MLX holds, so that no phase is charged for what the one
+before freed.
 
-On Metal a process's footprint has been seen to stand for four seconds after MLX had given its buffers back (MLX's issue
-3896). So the lag is measured once, when the process starts. Where there is none, nothing is waited for. This has not
-run on a Mac; it is tested on sequences like the one reported.
+On Metal a process's footprint has been seen to stand for four seconds after MLX had given its
+buffers back (MLX's issue 3896). So the lag is measured once, when the process starts. Where there
+is none, nothing is waited for. This has not run on a Mac; it is tested on sequences like the one
+reported.
 """
 
 import time
@@ -25,7 +27,9 @@ MARGIN = 1.5  # times the lag: the longest wait
 
 @dataclass
 class Process:
-    """What is asked of the process: MiB of its footprint, MiB that MLX holds live or kept, and time."""
+    """What is asked of the process: MiB of its footprint, MiB that MLX holds live or kept, and
+    time.
+    """
 
     footprint: Callable[[], float]
     held: Callable[[], float]
@@ -44,7 +48,8 @@ class Settling:
     def wait(self) -> dict[str, float]:
         """Wait for the fall. `settled_s`: how long it took; `unsettled_mib`: what did not fall.
 
-        What the process holds beside MLX may have grown, so what stays after the longest wait counts to it.
+        What the process holds beside MLX may have grown, so what stays after the longest wait
+        counts to it.
         """
         began = self._process.clock()
         while (above := self._above()) and self._process.clock() - began < MARGIN * self.lag_s:

@@ -26,16 +26,17 @@ def paged(kv_cache: str, where: str) -> bool:
 def penalty(protocol: dict, tokens: int) -> float | None:
     """The repetition_penalty of a request, None for none. tokens: of the prompt.
 
-    mistral.rs penalises every token of the prompt and of the answer, once each, by the formula that kvpeak
-    uses (Sampler::apply_freq_pres_rep_penalty). A window that never moves is the same. Raises Unsupported
-    for one that does.
+    mistral.rs penalises every token of the prompt and of the answer, once each, by the formula that
+    kvpeak uses (Sampler::apply_freq_pres_rep_penalty). A window that never moves is the same.
+    Raises Unsupported for one that does.
     """
     factor, window = protocol["repeat_penalty"], protocol["repeat_window"]
     if factor == 1 or window == 0:
         return None
     if window < (whole := tokens + protocol["generate"]):
         raise Unsupported(
-            f"repeat_window {window}: mistral.rs penalises the whole text, not its last tokens; expected "
+            f"repeat_window {window}: mistral.rs penalises the whole text, not its last tokens; "
+            "expected "
             f"repeat_penalty 1, or a window of at least {whole}"
         )
     return factor

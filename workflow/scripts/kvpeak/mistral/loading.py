@@ -1,4 +1,6 @@
-"""mistral.rs with one model: its files linked into a folder of the attempt's own, and loaded from there."""
+"""mistral.rs with one model: its files linked into a folder of the attempt's own, and loaded from
+there.
+"""
 
 import os
 import re
@@ -16,10 +18,12 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 
 def link_files(model: Path, into: Path) -> list[str]:
-    """Link the model's files into an empty folder; return the names of its GGUF files, [] if it has none.
+    """Link the model's files into an empty folder; return the names of its GGUF files, [] if it has
+    none.
 
-    Beside a GGUF file only the tokenizer is linked: a config.json that is made for MLX stops mistral.rs, and
-    before 0.9.1 it cut every GGUF model's text by the rules of Qwen2, whatever the file says. Raises UserError.
+    Beside a GGUF file only the tokenizer is linked: a config.json that is made for MLX stops
+    mistral.rs, and before 0.9.1 it cut every GGUF model's text by the rules of Qwen2, whatever the
+    file says. Raises UserError.
     """
     gguf = sorted(model.glob("*.gguf"))
     wanted = gguf or [*sorted(model.glob("*.safetensors*")), model / "config.json"]
@@ -93,6 +97,8 @@ def _reading_the_reserve(start: Callable):
 
 
 def reserve_mib(messages: bytes) -> float | None:
-    """The size of the paged cache that these messages name (mistral.rs's MB are 2^20 bytes), else None."""
+    """The size of the paged cache that these messages name (mistral.rs's MB are 2^20 bytes), else
+    None.
+    """
     found = RESERVE.findall(messages)
     return float(found[-1]) if found else None

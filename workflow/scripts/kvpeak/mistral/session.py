@@ -26,8 +26,10 @@ class OutOfMemory(Exception):
 
 @dataclass
 class Stream:
-    """One answer as it came. first_s, last_s: of its first and last piece, seconds after the request was
-    sent. text: None if the release streams none. ids: those that the engine named with its pieces."""
+    """One answer as it came. first_s, last_s: of its first and last piece, seconds after the
+    request was sent. text: None if the release streams none. ids: those that the engine named with
+    its pieces.
+    """
 
     first_s: float
     last_s: float
@@ -39,7 +41,9 @@ class Stream:
 
 
 def run_cell(request: dict, emit: Emit) -> None:
-    """Emit the events from `started` to the last `run`. Raises Unsupported, UserError and OutOfMemory."""
+    """Emit the events from `started` to the last `run`. Raises Unsupported, UserError and
+    OutOfMemory.
+    """
     _stay_offline()
     protocol = request["protocol"]
     start(emit)
@@ -108,7 +112,8 @@ class Engine:
     def generate(self, on_first) -> Stream:
         """One run. Raises UserError if the engine counts another number of tokens in the prompt.
 
-        The first run asks for the ids as well, and so does every later one if the release streams no text.
+        The first run asks for the ids as well, and so does every later one if the release streams
+        no text.
         """
         stream = self._stream(self._text, self._generate, on_first)
         if (counted := stream.usage["prompt_tokens"]) != self._prompt_tokens:
@@ -120,8 +125,10 @@ class Engine:
             self._names_ids = not stream.text
         if self._ignore_eos and stream.usage["completion_tokens"] < self._generate:
             raise Unsupported(
-                f"ignore_eos: this mistral.rs ended the text after {stream.usage['completion_tokens']} of "
-                f"{self._generate} tokens; expected ignore_eos false, 0.9.1 or newer, or fewer tokens"
+                "ignore_eos: this mistral.rs ended the text after "
+                f"{stream.usage['completion_tokens']} of "
+                f"{self._generate} tokens; expected ignore_eos false, 0.9.1 or newer, or fewer "
+                "tokens"
             )
         return stream
 

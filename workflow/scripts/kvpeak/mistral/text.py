@@ -17,7 +17,8 @@ def prompt_text(
     found = len(encode(text))
     if not kept or found != len(kept):
         raise UserError(
-            f"the prompt's {len(kept)} tokens are {found} for mistral.rs, whose tokenizer cuts the text "
+            f"the prompt's {len(kept)} tokens are {found} for mistral.rs, whose tokenizer cuts the "
+            "text "
             "otherwise; expected a model whose tokenizer.json is the one of its weights"
         )
     return text

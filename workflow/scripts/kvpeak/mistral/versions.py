@@ -9,8 +9,10 @@ TABLE = Path(__file__).with_name("candle.csv")
 
 @dataclass(frozen=True)
 class Release:
-    """version: of mistralrs on PyPI. candle: Candle's version, '' where its lock file is not published.
-    revision: seven digits of the commit of huggingface/candle. known_from: Cargo.lock, or the wheel."""
+    """version: of mistralrs on PyPI. candle: Candle's version, '' where its lock file is not
+    published. revision: seven digits of the commit of huggingface/candle. known_from: Cargo.lock,
+    or the wheel.
+    """
 
     version: str
     candle: str

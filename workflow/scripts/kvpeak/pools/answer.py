@@ -77,7 +77,9 @@ def sentence(answer: Answer) -> str:
 
 
 def fit_of(answer: Answer, outcome: Outcome) -> str:
-    """Whether an outcome fits into the memory there is; where it fails; what the retry gave back."""
+    """Whether an outcome fits into the memory there is; where it fails; what the retry gave
+    back.
+    """
     gave = (
         f"; {outcome.retries:,} retries gave back {mb(outcome.retry_bytes)}"
         if outcome.retries

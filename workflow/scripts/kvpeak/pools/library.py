@@ -44,7 +44,8 @@ def compiler() -> str:
         if shutil.which(name):
             return name
     raise UserError(
-        f"no C++ compiler: {' or '.join(wanted)} not found; install g++ or clang, or name one in CXX"
+        f"no C++ compiler: {' or '.join(wanted)} not found; install g++ or clang, or name one in "
+        "CXX"
     )
 
 

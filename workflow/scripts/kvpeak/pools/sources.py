@@ -50,7 +50,8 @@ def _start(path: Path) -> bytes:
 def read_csv(file, path: Path) -> Trace:
     """A trace from CSV: columns op, id and bytes, and optionally time (µs), stream, phase, stack.
 
-    `op` is one of our operations in small letters; `id` any text that names a buffer while it lives.
+    `op` is one of our operations in small letters; `id` any text that names a buffer while it
+    lives.
     """
     reader = csv.DictReader(file)
     header = set(reader.fieldnames or ())

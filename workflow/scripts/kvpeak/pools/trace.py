@@ -1,7 +1,8 @@
 """Traces: what a program asked of its memory allocator, event by event, in one format.
 
-A trace is independent of the allocator that served it: requests, not addresses. docs/trace-format.md
-describes the file; this module alone reads and writes it. It needs the standard library only.
+A trace is independent of the allocator that served it: requests, not addresses.
+docs/trace-format.md describes the file; this module alone reads and writes it. It needs the
+standard library only.
 """
 
 import json

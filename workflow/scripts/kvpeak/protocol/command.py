@@ -18,7 +18,9 @@ def placeholders(argument: str) -> list[str]:
 
 
 def fill(argument: str, values: dict[str, str]) -> str:
-    """Put the values into an argument's placeholders; a value is never read as a placeholder itself."""
+    """Put the values into an argument's placeholders; a value is never read as a placeholder
+    itself.
+    """
 
     def replace(found: re.Match) -> str:
         return {"{{": "{", "}}": "}"}.get(found[0]) or str(values[found[1]])

@@ -1,4 +1,6 @@
-"""What every engine program of this project does: answer on standard output, and know its own peak."""
+"""What every engine program of this project does: answer on standard output, and know its own
+peak.
+"""
 
 import argparse
 import json
@@ -16,10 +18,12 @@ Emit = Callable[..., None]
 
 
 def run_engine(program: str, description: str, answer: Callable[[dict, Emit], None]) -> int:
-    """An engine's main: read the request that the command line names, and let `answer` emit the events.
+    """An engine's main: read the request that the command line names, and let `answer` emit the
+    events.
 
     The request gets the key `folder`: where its file lies, and where an engine may leave more.
-    Returns the exit code. What `answer` raises as a UserError, and a request that cannot be read, is one line.
+    Returns the exit code. What `answer` raises as a UserError, and a request that cannot be read,
+    is one line.
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("request", type=Path, help="a JSON file, as docs/protocol.md describes it")
@@ -53,7 +57,9 @@ def take_stdout() -> Emit:
 
 
 def peak_rss_mib() -> float:
-    """The most memory that this process had resident: VmHWM on Linux, ru_maxrss (bytes) on macOS."""
+    """The most memory that this process had resident: VmHWM on Linux, ru_maxrss (bytes) on
+    macOS.
+    """
     if sys.platform == "darwin":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
     status = Path("/proc/self/status").read_text()

@@ -68,7 +68,8 @@ EVENTS: dict[str, dict[str, Kind]] = {
     },
 }
 
-# `run` is followed by `done` after the last one; `outcome` may come at any time, and nothing after it.
+# `run` is followed by `done` after the last one; `outcome` may come at any time, and nothing after
+# it.
 FOLLOWS = {
     None: "started",
     "started": "loaded",
@@ -153,7 +154,9 @@ class Conversation:
             yield
 
     def answer(self) -> tuple[str, str | None]:
-        """(outcome, detail) of an engine that has exited with 0. Raises BadAnswer if it gave none."""
+        """(outcome, detail) of an engine that has exited with 0. Raises BadAnswer if it gave
+        none.
+        """
         self._lines.end()
         if not self.complete:
             raise BadAnswer("exited without done or outcome")

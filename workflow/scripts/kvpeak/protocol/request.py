@@ -1,4 +1,6 @@
-"""The runner's request: what docs/protocol.md says that it holds, checked as far as the runner needs it."""
+"""The runner's request: what docs/protocol.md says that it holds, checked as far as the runner
+needs it.
+"""
 
 import json
 from dataclasses import dataclass

@@ -164,7 +164,8 @@ def left_out_table(shapes: Shapes, cells: list[Measured]) -> list[dict]:
     return rows
 
 
-# Everything that was chosen: what, the options with the one that is used first, and where it is from.
+# Everything that was chosen: what, the options with the one that is used first, and where it is
+# from.
 CHOICES = (
     (
         "v, once the prefill has copied it",
@@ -200,7 +201,8 @@ CHOICES = (
 def choices_table(
     shapes: Shapes, cells: list[Measured], equal_layers: Callable[[type[Qwen2]], int]
 ) -> list[dict]:
-    """Each choice and its options, everything else as it is used and the process constant fitted anew.
+    """Each choice and its options, everything else as it is used and the process constant fitted
+    anew.
 
     `equal_layers` counts the layers of the allocation log that a family reproduces.
     """

@@ -6,7 +6,8 @@ from kvpeak.inputs.shapes import Shapes
 from kvpeak.replay.prediction import predict
 from kvpeak.replay.workload import workload
 
-# The largest error of the finding's 18 peaks (results/replay/fit.csv), by which each end is widened.
+# The largest error of the finding's 18 peaks (results/replay/fit.csv), by which each end is
+# widened.
 ERROR = 0.029
 STEP = 512  # tokens between the lengths that are tried first; peaks rise and fall between classes
 

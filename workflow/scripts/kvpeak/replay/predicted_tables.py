@@ -71,7 +71,9 @@ def slack_table(shapes: Shapes) -> list[dict]:
 
 
 def longest_table(shapes: Shapes) -> list[dict]:
-    """The longest prompt that fits into each machine's memory, even if the process had all of it."""
+    """The longest prompt that fits into each machine's memory, even if the process had all of
+    it.
+    """
     rows = []
     for kv_cache, (cap, slack), gib in product(KV_CACHES, COMPARED.items(), MACHINES_GIB):
         found = longest(shapes, kv_cache, slack, gib * KIB)

@@ -7,9 +7,9 @@ from kvpeak.replay.pools import SHARED, Pool, size_class
 def load_weights(pool: Pool, shapes: Shapes) -> None:
     """Load every tensor as Candle does: one upload of exactly its size.
 
-    A type other than the checkpoint's is made on the device (VarBuilder::get: the tensor is uploaded
-    as it is stored, then to_dtype). The weights then lie in private buffers, whose sizes are powers
-    of two, and the uploads are free: they stay in the shared heap until the host waits.
+    A type other than the checkpoint's is made on the device (VarBuilder::get: the tensor is
+    uploaded as it is stored, then to_dtype). The weights then lie in private buffers, whose sizes
+    are powers of two, and the uploads are free: they stay in the shared heap until the host waits.
     """
     for nbytes in weight_tensors(shapes):
         if not shapes.cast:

@@ -11,8 +11,8 @@ OTHER_AXES = tuple(axis for axis in AXES if axis != "prompt")
 
 
 def fits_section(rows: list[dict]) -> dict | None:
-    """Rows of FITS: one sentence, a row for each series with a column for each memory, and why others
-    have none. None where nothing was measured.
+    """Rows of FITS: one sentence, a row for each series with a column for each memory, and why
+    others have none. None where nothing was measured.
     """
     if not rows:
         return None

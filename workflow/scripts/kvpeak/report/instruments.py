@@ -1,4 +1,6 @@
-"""The instruments' check in the finding: a table for each environment, and a mark on what is in doubt."""
+"""The instruments' check in the finding: a table for each environment, and a mark on what is in
+doubt.
+"""
 
 from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.instruments import DOUBTED, worst_reading, wrong_counters
@@ -63,7 +65,8 @@ def _row(reading: dict) -> list:
 def _doubt(environment: str, reading: dict) -> Markdown:
     way = "too much" if reading["off_mib"] > 0 else "too little"
     return Markdown(
-        f"With {code(environment)} the {escape(reading['what'])} ({code(reading['counter'])}) reads "
+        f"With {code(environment)} the {escape(reading['what'])} ({code(reading['counter'])}) "
+        "reads "
         f"{abs(reading['off_mib']):,.1f} MiB {way} of a process that takes "
         f"{reading['known_mib']:,.1f} MiB. Its numbers are marked{MARK}."
     )

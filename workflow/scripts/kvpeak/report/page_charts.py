@@ -1,4 +1,6 @@
-"""The page's charts in the language of Vega-Lite: peaks by length, and one cell's memory over time."""
+"""The page's charts in the language of Vega-Lite: peaks by length, and one cell's memory over
+time.
+"""
 
 from kvpeak.report.style import COLOURS
 

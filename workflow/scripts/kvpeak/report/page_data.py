@@ -1,4 +1,6 @@
-"""What the page holds beside the text: the tables as they lie on the disk, and the cells for the charts."""
+"""What the page holds beside the text: the tables as they lie on the disk, and the cells for the
+charts.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,7 +90,9 @@ def links_of(tables: dict[str, list[dict]]) -> Links:
 
 
 def cells(results: Results, folder: Path) -> list[dict]:
-    """Each measured cell for the charts: names, length, peak, its processes in words, its timeline."""
+    """Each measured cell for the charts: names, length, peak, its processes in words, its
+    timeline.
+    """
     found = []
     for number, row in enumerate(results.summary.values()):
         if row["peak_mib"] is None or row["prompt_tokens"] is None:

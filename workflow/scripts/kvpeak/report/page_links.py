@@ -1,8 +1,8 @@
 """From a number of the finding to the row of the table that it was read from.
 
 A number is linked where the text around it names the cell, and the cell's row holds that number in
-the digits that are shown. What was computed from several rows (a ratio, an interval) is in no row, and
-has no link.
+the digits that are shown. What was computed from several rows (a ratio, an interval) is in no row,
+and has no link.
 """
 
 import re
@@ -77,8 +77,8 @@ class Links:
     def target(self, shown: str, near: frozenset[str], far: frozenset[str]) -> str | None:
         """The anchor of the one row that holds the number and fits the names.
 
-        `near` are the names beside the number, all of which the row must have; of several such rows the
-        one is taken that has the most of the names around (`far`), if it is one.
+        `near` are the names beside the number, all of which the row must have; of several such rows
+        the one is taken that has the most of the names around (`far`), if it is one.
         """
         if not near:
             return None

@@ -1,4 +1,6 @@
-"""The finding's Markdown as HTML for the page: headings with anchors, pictures inside, numbers linked."""
+"""The finding's Markdown as HTML for the page: headings with anchors, pictures inside, numbers
+linked.
+"""
 
 import base64
 import html
@@ -77,7 +79,9 @@ FOLD = re.compile(r"\s*(</?details>|<summary>[^<]*</summary>)\s*")
 
 
 def _only_folds(token: Token) -> None:
-    """Of HTML only a block that a reader opens passes (markdown.fold); the rest is shown as text."""
+    """Of HTML only a block that a reader opens passes (markdown.fold); the rest is shown as
+    text.
+    """
     for each in [token, *(token.children or [])]:
         if each.type in ("html_block", "html_inline"):
             parts = FOLD.split(each.content)

@@ -1,7 +1,8 @@
 """A finding with all that it rests on, in a folder of its own.
 
-What is copied may come from a stranger: every source lies inside the folder that it is said to lie in, and no link is
-followed out of it. The new folder is made beside the old one and takes its place when it is complete.
+What is copied may come from a stranger: every source lies inside the folder that it is said to lie
+in, and no link is followed out of it. The new folder is made beside the old one and takes its place
+when it is complete.
 """
 
 import json
@@ -25,8 +26,9 @@ PICTURE = re.compile(r"(!\[(?:[^\]\\]|\\.)*\]\()([^)]+)(\))")
 def publish(matrix: Path, report: Path, results: Path, target: Path) -> int:
     """Write the folder `target` anew; returns the number of its files.
 
-    `report` is finding.md; the other documents and the figures lie beside it. Raises UserError where a part of the
-    finding is missing or leads out of its folder; then an earlier `target` stays as it was.
+    `report` is finding.md; the other documents and the figures lie beside it. Raises UserError
+    where a part of the finding is missing or leads out of its folder; then an earlier `target`
+    stays as it was.
     """
     for path in (report, *(results / name for name in TABLES)):
         if not path.exists():
@@ -51,7 +53,9 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> int:
 
 
 def _copy_document(document: Path, results: Path, new: Path) -> None:
-    """A document and the figures that it shows; their links are made to work in the folder `new`."""
+    """A document and the figures that it shows; their links are made to work in the folder
+    `new`.
+    """
 
     def copied(found: re.Match) -> str:
         source = document.parent / found[2]
@@ -69,8 +73,9 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
 
 
 def _files(results: Path) -> list[Path]:
-    """What is copied of the results, relative to their folder: the tables, what says where they come from, and each
-    measured cell's cell.json and runs.csv."""
+    """What is copied of the results, relative to their folder: the tables, what says where they
+    come from, and each measured cell's cell.json and runs.csv.
+    """
     found = [Path(name) for name in TABLES]
     for pattern in RECORDS:
         found += [path.relative_to(results) for path in sorted(results.glob(pattern))]

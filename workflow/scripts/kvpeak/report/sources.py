@@ -23,7 +23,9 @@ class Reader:
         self.problems: list[str] = []
 
     def each(self, paths: Iterable[Path], take: Callable) -> Iterator[tuple[Path, object]]:
-        """(path, what `take` makes of its JSON object) of every file that was made and can be read."""
+        """(path, what `take` makes of its JSON object) of every file that was made and can be
+        read.
+        """
         for path in paths:
             if why_not_made(path):
                 continue

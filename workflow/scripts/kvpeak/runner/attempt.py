@@ -24,8 +24,8 @@ class Stopped(UserError):
 class Attempt:
     """What one start of an engine carries from its beginning to its record.
 
-    folder: of this start, with its request, its events and its messages. check: is called all the time
-    and may raise UserError to stop. clock: seconds that no jump of the wall clock changes.
+    folder: of this start, with its request, its events and its messages. check: is called all the
+    time and may raise UserError to stop. clock: seconds that no jump of the wall clock changes.
     """
 
     request: dict
@@ -65,7 +65,9 @@ class Attempt:
 
     @cached_property
     def gpu(self) -> Gpu | None:
-        """The GPU that the cell gets. Raises UserError if the request names one that is not there."""
+        """The GPU that the cell gets. Raises UserError if the request names one that is not
+        there.
+        """
         wanted = self.request.get("gpu")
         gpu = open_gpu(chosen_gpu(wanted, os.environ.get("CUDA_VISIBLE_DEVICES")))
         if wanted is not None and gpu is None:

@@ -1,4 +1,6 @@
-"""What was recorded when an external engine was built, and whether its program is still that one."""
+"""What was recorded when an external engine was built, and whether its program is still that
+one.
+"""
 
 import json
 from pathlib import Path

@@ -21,8 +21,8 @@ from kvpeak.system.lock import measuring_alone
 class CellFailed(UserError):
     """A cell's engine gave no outcome.
 
-    cause: in one line. log: the folder of the start, if there was one. stopped: because somebody asked
-    the runner to stop.
+    cause: in one line. log: the folder of the start, if there was one. stopped: because somebody
+    asked the runner to stop.
     """
 
     def __init__(self, text: str, cause: str, log: Path | None, stopped: bool):
@@ -37,12 +37,14 @@ def run_cell(
     check: Callable[[], None] = lambda: None,
     gpus: int = 0,
 ) -> str:
-    """Measure one cell, write its files into `out` and into the folder of this start; return its outcome.
+    """Measure one cell, write its files into `out` and into the folder of this start; return its
+    outcome.
 
-    `position` ("k/n") is for the progress lines; `check` is called all the time and may raise UserError to
-    stop. With `gpus` the cell shares the machine and has for itself one of that many GPUs, unless its request
-    names one; with 0 it has the machine for itself. Raises UserError, one line that names the cell, the cause
-    and the log, if there is no outcome; then what was in `out` stays as it was.
+    `position` ("k/n") is for the progress lines; `check` is called all the time and may raise
+    UserError to stop. With `gpus` the cell shares the machine and has for itself one of that many
+    GPUs, unless its request names one; with 0 it has the machine for itself. Raises UserError, one
+    line that names the cell, the cause and the log, if there is no outcome; then what was in `out`
+    stays as it was.
     """
     cell = cell_path(request)
     logs = _results_folder(out, cell) / "logs" / cell
@@ -78,7 +80,9 @@ def leave_unmeasured(
     why: str,
     log: Path | None = None,
 ) -> None:
-    """Write the result of a cell that is not measured, or that failed at `log`: no runs. Raises UserError."""
+    """Write the result of a cell that is not measured, or that failed at `log`: no runs. Raises
+    UserError.
+    """
     cell = cell_path(request)
     _results_folder(out, cell)
     record = record_of_unmeasured(request, outcome, why, log)

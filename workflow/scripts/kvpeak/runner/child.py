@@ -16,10 +16,14 @@ MOST_LEFT = 1 << 20  # bytes; the most that a pipe can hold, so what can be left
 
 
 class Child:
-    """A direct child of this process, in a session of its own, with a pipe on its standard output."""
+    """A direct child of this process, in a session of its own, with a pipe on its standard
+    output.
+    """
 
     def __init__(self, argv: list[str], env: dict[str, str], stderr: Path, cwd: str | None = None):
-        """Start it in the folder `cwd` (default: this process's). Raises OSError if the program cannot be started."""
+        """Start it in the folder `cwd` (default: this process's). Raises OSError if the program
+        cannot be started.
+        """
         self._leash = Leash()
         try:
             with stderr.open("wb") as log:
@@ -81,7 +85,9 @@ class Child:
         return b"".join(parts)
 
     def reap(self) -> None:
-        """Learn `code`, its exit code (negative: the signal), and `usage`, its resources. It has to have exited."""
+        """Learn `code`, its exit code (negative: the signal), and `usage`, its resources. It has to
+        have exited.
+        """
         self._leash.release()
         _, status, self.usage = os.wait4(self.pid, 0)
         self.code = self._popen.returncode = os.waitstatus_to_exitcode(status)

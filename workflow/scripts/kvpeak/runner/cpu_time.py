@@ -7,10 +7,12 @@ from kvpeak.system import machine
 
 
 def count_cpu_s(request: dict) -> Callable[[], float]:
-    """A function that tells how many processor seconds the runner and its children take from now on.
+    """A function that tells how many processor seconds the runner and its children take from now
+    on.
 
-    Beside a cell that shares the machine others are meant to run: then it is what the whole Snakemake that
-    started the cell has taken, whose process id comes from workflow/rules/common.smk, unless that has ended.
+    Beside a cell that shares the machine others are meant to run: then it is what the whole
+    Snakemake that started the cell has taken, whose process id comes from
+    workflow/rules/common.smk, unless that has ended.
     """
     run = os.environ.get("KVPEAK_RUN", "") if "gpu" in request else ""
 

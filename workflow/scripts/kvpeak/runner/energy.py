@@ -1,4 +1,6 @@
-"""What a cell's process took in energy: the counter at the marks of its phases, and the power of the idle machine."""
+"""What a cell's process took in energy: the counter at the marks of its phases, and the power of
+the idle machine.
+"""
 
 from dataclasses import dataclass
 
@@ -11,7 +13,9 @@ PHASES = ("prefill", "decode")
 
 @dataclass
 class Energy:
-    """The counter of one cell. `before` and `after`: the idle machine's power; None of a counter of the process alone."""
+    """The counter of one cell. `before` and `after`: the idle machine's power; None of a counter of
+    the process alone.
+    """
 
     meter: Meter
     before: Idle | None = None
@@ -22,9 +26,11 @@ class Energy:
         self.after = idle(self.meter) if self.before else None
 
     def record(self, watched: Watched) -> dict:
-        """The part `energy` of cell.json. Joules, watts, seconds; per run what its phases took, idle power taken off.
+        """The part `energy` of cell.json. Joules, watts, seconds; per run what its phases took,
+        idle power taken off.
 
-        idle_w: the mean of before and after. process_j: from start to exit, idle power not taken off.
+        idle_w: the mean of before and after. process_j: from start to exit, idle power not taken
+        off.
         """
         powers = [each for each in (self.before, self.after) if each]
         idle_w = sum(each.watts for each in powers) / len(powers) if powers else None
@@ -50,7 +56,9 @@ class Energy:
 
 
 def machine_energy(gpu: Gpu | None) -> Energy | None:
-    """The counter of the machine, idle power measured now; None where there is none or it stands still."""
+    """The counter of the machine, idle power measured now; None where there is none or it stands
+    still.
+    """
     meter = machine_meter(gpu)
     before = idle(meter) if meter else None
     return Energy(meter, before) if before else None

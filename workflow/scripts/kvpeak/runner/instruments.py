@@ -1,4 +1,6 @@
-"""The instruments' check: processes whose memory is known, measured as cells are, and read against what is known."""
+"""The instruments' check: processes whose memory is known, measured as cells are, and read against
+what is known.
+"""
 
 from pathlib import Path
 
@@ -39,7 +41,8 @@ class Silent(Progress):
 def check_instruments(folder: Path, python: str, environment: str) -> dict:
     """Run every probe with `python`; its files go into `folder`. Returns the record of the check.
 
-    To be called while the machine is this process's alone. A probe that fails is a problem of the record.
+    To be called while the machine is this process's alone. A probe that fails is a problem of the
+    record.
     """
     readings, falls, problems = [], [], []
     gpu = None

@@ -23,8 +23,9 @@ from kvpeak.system.process_memory import memory_of
 def run_engine(attempt: Attempt, available_mib: float) -> Ended:
     """Run the engine to its end; its events and messages stay in the attempt's folder.
 
-    available_mib: of the machine before the start, of which the guard takes its share. Raises UserError
-    if the program cannot be started or the attempt is stopped, OSError if the folder cannot be written.
+    available_mib: of the machine before the start, of which the guard takes its share. Raises
+    UserError if the program cannot be started or the attempt is stopped, OSError if the folder
+    cannot be written.
     """
     energy = machine_energy(attempt.gpu)
     guard = Guard.at_start(attempt.limits.guard_fraction, available_mib, machine.total_mib())

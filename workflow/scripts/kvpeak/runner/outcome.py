@@ -9,7 +9,8 @@ from kvpeak.protocol.events import BadAnswer, excerpt
 from kvpeak.runner.watched import Watched
 from kvpeak.system.process_memory import Peaks
 
-# MLX before 0.32 aborts where a command of Metal has no memory; this is in the last lines that it writes.
+# MLX before 0.32 aborts where a command of Metal has no memory; this is in the last lines that it
+# writes.
 METAL_OUT_OF_MEMORY = b"kIOGPUCommandBufferCallbackErrorOutOfMemory"
 
 
@@ -17,9 +18,10 @@ METAL_OUT_OF_MEMORY = b"kIOGPUCommandBufferCallbackErrorOutOfMemory"
 class Ended:
     """An engine's process that has ended.
 
-    code: its exit code, negative: the signal that killed it. elapsed_s: by the monotonic clock; wall_s:
-    by the wall clock; cpu_s: of the engine and the runner, and of everything else of the same Snakemake
-    where that measures cells side by side. energy: the part of that name of cell.json.
+    code: its exit code, negative: the signal that killed it. elapsed_s: by the monotonic clock;
+    wall_s: by the wall clock; cpu_s: of the engine and the runner, and of everything else of the
+    same Snakemake where that measures cells side by side. energy: the part of that name of
+    cell.json.
     """
 
     watched: Watched
@@ -72,7 +74,9 @@ def _last_line(file: Path) -> str:
 
 
 def _line_with(file: Path, words: bytes) -> str:
-    """The last line of a log's end that says something and has these words in it; "" if there is none."""
+    """The last line of a log's end that says something and has these words in it; "" if there is
+    none.
+    """
     with file.open("rb") as opened:
         opened.seek(max(0, file.stat().st_size - 4096))
         lines = [line.strip() for line in opened.read().split(b"\n")]

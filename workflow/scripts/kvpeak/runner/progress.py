@@ -1,4 +1,6 @@
-"""What a person sees of a running cell: one line a phase in its log, and what it does at this moment."""
+"""What a person sees of a running cell: one line a phase in its log, and what it does at this
+moment.
+"""
 
 import contextlib
 import sys
@@ -10,7 +12,9 @@ from kvpeak.runner.watched import Watched
 
 
 class Progress:
-    """Writes lines to standard error and into the log of the attempt, and NOW_FILE beside the attempts."""
+    """Writes lines to standard error and into the log of the attempt, and NOW_FILE beside the
+    attempts.
+    """
 
     def __init__(self, cell: str, position: str | None):
         """`position` is "k/n": cell k of n."""
@@ -40,7 +44,9 @@ class Progress:
             self._write(figures(f"{self._head}  {phase}", watched, watched.peak_mib))
 
     def now(self, watched: Watched) -> None:
-        """The phase and the memory, for who looks at the run; what cannot be written is not shown."""
+        """The phase and the memory, for who looks at the run; what cannot be written is not
+        shown.
+        """
         if self._file:
             with contextlib.suppress(OSError):
                 text = f"{watched.conversation.phase} {watched.now_mib:.0f}\n"
@@ -72,7 +78,9 @@ class Progress:
 
 
 def figures(head: str, watched: Watched, peak_mib: float) -> str:
-    """`head`, the peak so far and the last run's speeds: at most 80 columns up to cell 10000 of 10000."""
+    """`head`, the peak so far and the last run's speeds: at most 80 columns up to cell 10000 of
+    10000.
+    """
     line = f"{head}  {peak_mib:.0f} MiB" if peak_mib else head
     runs = watched.conversation.runs
     speeds = [

@@ -25,8 +25,9 @@ def harness() -> dict:
 
 
 def inputs(request: dict) -> dict:
-    """SHA-256 of the model's model.json (it lists the hashes of the model's files) and of the prompt's
-    file; null for one that is not there."""
+    """SHA-256 of the model's model.json (it lists the hashes of the model's files) and of the
+    prompt's file; null for one that is not there.
+    """
     return {
         "model_sha256": _sha256(Path(request["model"]["folder"], MODEL_RECORD)),
         "prompt_sha256": _sha256(Path(request["prompt"]["path"])),

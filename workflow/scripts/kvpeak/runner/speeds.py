@@ -4,12 +4,15 @@ import math
 
 
 def prefill_tok_s(run: dict) -> float | None:
-    """Prompt tokens per second of prefill; None where the engine did not say how many or how long."""
+    """Prompt tokens per second of prefill; None where the engine did not say how many or how
+    long.
+    """
     return _rate(run["prompt_tokens"], run["prefill_s"])
 
 
 def decode_tok_s(run: dict) -> float | None:
-    """Tokens per second between the first token id on the host and the last: n tokens, n − 1 intervals.
+    """Tokens per second between the first token id on the host and the last: n tokens, n − 1
+    intervals.
 
     A run of several generations says itself how many there were (`decode_steps`).
     """

@@ -82,7 +82,8 @@ def read_runs(request: dict, out: Path, since: float = 0.0) -> list[dict]:
 def read_output(file: Path, out: Path, since: float) -> str:
     """The text of a file that a program has written into its folder `out`. Raises UserError.
 
-    It has to be a regular file of at most LARGEST_FILE bytes, not a link, and not older than `since`.
+    It has to be a regular file of at most LARGEST_FILE bytes, not a link, and not older than
+    `since`.
     """
     if not file.parent.resolve().is_relative_to(out.resolve()):
         raise UserError(f"{file}: is not in the cell's own folder; expected a file inside {{out}}")
@@ -107,7 +108,9 @@ def read_output(file: Path, out: Path, since: float) -> str:
 
 
 def _rows(text: str, file: Path, form: str) -> list[dict]:
-    """The rows of a CSV text, or the objects of a JSON list (or of JSON lines). Raises UserError."""
+    """The rows of a CSV text, or the objects of a JSON list (or of JSON lines). Raises
+    UserError.
+    """
     try:
         rows = list(csv.DictReader(text.splitlines())) if form == "csv" else _json_rows(text)
     except (ValueError, RecursionError, csv.Error) as error:

@@ -9,8 +9,9 @@ MOST_ROWS = 2000
 
 
 class Timeline:
-    """Rows of memory.csv. A row stands for one sample or more of one phase: it has the time of the first and
-    the largest of each size. When there are too many rows, neighbours are joined."""
+    """Rows of memory.csv. A row stands for one sample or more of one phase: it has the time of the
+    first and the largest of each size. When there are too many rows, neighbours are joined.
+    """
 
     def __init__(self):
         self._rows: list[tuple] = []

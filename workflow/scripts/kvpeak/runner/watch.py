@@ -30,7 +30,8 @@ LOW_MEMORY = 0.05  # of the machine's memory: below it systems start to swap
 class Guard:
     """Stops an engine before the machine swaps. MiB.
 
-    held_mib: the most that the engine may hold. floor_mib: the least that the machine must have left.
+    held_mib: the most that the engine may hold. floor_mib: the least that the machine must have
+    left.
     """
 
     held_mib: float
@@ -38,7 +39,9 @@ class Guard:
 
     @classmethod
     def at_start(cls, fraction: float, available_mib: float, total_mib: float) -> "Guard":
-        """The engine may take `fraction` of what is available; of the rest at most 5 % of all stays free."""
+        """The engine may take `fraction` of what is available; of the rest at most 5 % of all stays
+        free.
+        """
         rest = (1 - fraction) * available_mib
         return cls(fraction * available_mib, max(0, min(rest, LOW_MEMORY * total_mib)))
 
@@ -51,8 +54,8 @@ class Guard:
     def objects_to_machine(self, available_mib: float, pressure: int | None = None) -> str | None:
         """Why the engine has to stop when the machine has only that much left, or None.
 
-        pressure: macOS's own level, where there is one. Then it decides, because macOS compresses memory
-        long before it swaps.
+        pressure: macOS's own level, where there is one. Then it decides, because macOS compresses
+        memory long before it swaps.
         """
         if pressure is not None:
             return "macOS's memory pressure was critical" if pressure >= CRITICAL else None

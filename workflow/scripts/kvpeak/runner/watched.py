@@ -12,8 +12,8 @@ class Watched:
     """What was seen of one process.
 
     stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
-    now_mib, peak_mib: the last sampled footprint, and the largest. phases: phase, start_s and end_s; with a
-    counter of energy start_j and end_j.
+    now_mib, peak_mib: the last sampled footprint, and the largest. phases: phase, start_s and
+    end_s; with a counter of energy start_j and end_j.
     """
 
     conversation: Conversation | Table

@@ -12,8 +12,8 @@ UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 def last_level_cache_bytes(root: Path = Path("/sys/devices/system/cpu")) -> int | None:
     """All of the last level together, over the processors; None where the system does not say.
 
-    Linux: sysfs (Documentation/ABI/testing/sysfs-devices-system-cpu). macOS: sysctl; Apple's processors
-    have a system-level cache behind it, whose size no system call tells.
+    Linux: sysfs (Documentation/ABI/testing/sysfs-devices-system-cpu). macOS: sysctl; Apple's
+    processors have a system-level cache behind it, whose size no system call tells.
     """
     if sys.platform == "darwin":
         return mac.cache_bytes()

@@ -1,7 +1,9 @@
-"""Energy counters that can be read without root, and what the machine takes while it idles. Joules, watts.
+"""Energy counters that can be read without root, and what the machine takes while it idles. Joules,
+watts.
 
-Three sources, the first that is there: the GPU's own counter (NVML), the process's own energy (Apple silicon; only the
-processor's part, without the GPU), and the processor packages (Linux RAPL, where its files may be read). Never an estimate.
+Three sources, the first that is there: the GPU's own counter (NVML), the process's own energy
+(Apple silicon; only the processor's part, without the GPU), and the processor packages (Linux RAPL,
+where its files may be read). Never an estimate.
 """
 
 import re
@@ -21,7 +23,9 @@ LEAST_STEPS = 10  # of the counter, in a phase whose energy is told: then it is 
 
 
 class Meter(Protocol):
-    """A counter of energy. `own`: of the process alone; else of the whole device, idle power included."""
+    """A counter of energy. `own`: of the process alone; else of the whole device, idle power
+    included.
+    """
 
     source: str
     own: bool
@@ -87,7 +91,9 @@ class Idle:
 
 
 def machine_meter(gpu: Gpu | None, root: Path = Path("/sys/class/powercap")) -> Meter | None:
-    """The counter of the GPU that is used, or of the processors; None where there is none to be read."""
+    """The counter of the GPU that is used, or of the processors; None where there is none to be
+    read.
+    """
     if gpu:
         return GpuEnergy(gpu) if gpu.joules() is not None else None
     zones = [zone for zone in sorted(root.glob("*")) if re.fullmatch(r"[\w-]+-rapl:\d+", zone.name)]
@@ -108,7 +114,9 @@ def idle(
     clock: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Idle | None:
-    """The power now, between two steps of the counter that are IDLE_S apart or more. None if it does not move."""
+    """The power now, between two steps of the counter that are IDLE_S apart or more. None if it
+    does not move.
+    """
     first = _next_step(meter, clock, sleep)
     last, steps = first, 0
     while last and last[0] - first[0] < IDLE_S:
@@ -133,8 +141,8 @@ def _next_step(meter: Meter, clock, sleep) -> tuple[float, float] | None:
 def phase_joules(phase: dict, idle_w: float, step_s: float) -> float | None:
     """The energy of one phase of a cell's process, less that of an idle machine.
 
-    phase: start_s, end_s (s), start_j, end_j (J, null where not read). None if it is not known, or if the
-    phase is shorter than LEAST_STEPS steps of the counter.
+    phase: start_s, end_s (s), start_j, end_j (J, null where not read). None if it is not known, or
+    if the phase is shorter than LEAST_STEPS steps of the counter.
     """
     start, end = phase.get("start_j"), phase.get("end_j")
     seconds = phase["end_s"] - phase["start_s"]

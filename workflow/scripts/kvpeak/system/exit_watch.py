@@ -1,10 +1,13 @@
-"""Whether a child has exited, without reaping it, and whether the system killed it for want of memory."""
+"""Whether a child has exited, without reaping it, and whether the system killed it for want of
+memory.
+"""
 
 import os
 import select
 import sys
 
-# sys/event.h of macOS. With NOTE_EXIT_DETAIL the event of an exit says why; jetsam's kills have NOTE_EXIT_MEMORY.
+# sys/event.h of macOS. With NOTE_EXIT_DETAIL the event of an exit says why; jetsam's kills have
+# NOTE_EXIT_MEMORY.
 NOTE_EXIT_DETAIL = 0x02000000
 NOTE_EXIT_MEMORY = 0x00020000
 

@@ -1,11 +1,14 @@
-"""The one way in which git is called: it asks nothing, ends in time, and runs nothing that a repository names."""
+"""The one way in which git is called: it asks nothing, ends in time, and runs nothing that a
+repository names.
+"""
 
 from pathlib import Path
 
 from kvpeak.base.errors import Unavailable
 from kvpeak.system.programs import SSH, environment, last_line, run_program
 
-# No transport that is a command, no helper and no hook of a repository; a connection that stalls ends.
+# No transport that is a command, no helper and no hook of a repository; a connection that stalls
+# ends.
 SAFE = (
     *("-c", "protocol.ext.allow=never"),
     *("-c", "core.fsmonitor=false"),

@@ -17,8 +17,8 @@ DEV = Path("/dev")
 def accelerator() -> str:
     """Return `metal`, `cuda` or `cpu`: what MLX uses in this environment.
 
-    Metal is what MLX uses on every Apple-silicon Mac. CUDA needs both the GPU's device node and one of MLX's CUDA
-    builds; KVPEAK_ACCELERATOR overrides the answer.
+    Metal is what MLX uses on every Apple-silicon Mac. CUDA needs both the GPU's device node and one
+    of MLX's CUDA builds; KVPEAK_ACCELERATOR overrides the answer.
     """
     forced = os.environ.get("KVPEAK_ACCELERATOR")
     if forced in ("metal", "cuda", "cpu"):
@@ -81,7 +81,8 @@ def installed_version(*distributions: str) -> str | None:
 def wheel_tags(*distributions: str) -> str | None:
     """What the first of the distributions that is installed here was built for, or None.
 
-    One wheel of MLX for each system: on macOS the version in its tag decides which kernels are in it.
+    One wheel of MLX for each system: on macOS the version in its tag decides which kernels are in
+    it.
     """
     for name in distributions:
         with suppress(metadata.PackageNotFoundError):
@@ -92,7 +93,9 @@ def wheel_tags(*distributions: str) -> str | None:
 
 
 def missing_packages(packages: dict[str, str]) -> list[str]:
-    """The entries (package → version) that the running environment does not have at that version."""
+    """The entries (package → version) that the running environment does not have at that
+    version.
+    """
     return [name for name, version in packages.items() if installed_version(name) != version]
 
 

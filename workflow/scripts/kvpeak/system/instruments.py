@@ -5,7 +5,8 @@ from dataclasses import asdict, dataclass
 TOLERANCE, TOLERANCE_MIB = 0.02, 4.0
 WIDTH = 80
 
-# What a cell reports, and where: the same names as in cell.json and summary.csv, or of memory.csv's columns.
+# What a cell reports, and where: the same names as in cell.json and summary.csv, or of memory.csv's
+# columns.
 COUNTERS = {
     "peak_footprint_mib": "peak footprint",
     "peak_rss_mib": "peak resident size",
@@ -28,7 +29,9 @@ PROBES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """What a counter read of a probe, and what is known of it. MiB; read_mib: None if it read nothing."""
+    """What a counter read of a probe, and what is known of it. MiB; read_mib: None if it read
+    nothing.
+    """
 
     probe: str
     counter: str
@@ -54,7 +57,9 @@ class Reading:
 
 @dataclass(frozen=True)
 class Fall:
-    """How the memory fell after MLX's pool was cleared. MiB; after_s: None if it did not while it was watched."""
+    """How the memory fell after MLX's pool was cleared. MiB; after_s: None if it did not while it
+    was watched.
+    """
 
     counter: str
     before_mib: float
@@ -68,8 +73,9 @@ class Fall:
 
 
 def wrong(record: dict) -> dict[str, list[dict]]:
-    """The readings of a record that are off, by counter. A counter that read nothing is not among them:
-    its numbers are empty."""
+    """The readings of a record that are off, by counter. A counter that read nothing is not among
+    them: its numbers are empty.
+    """
     found: dict[str, list[dict]] = {}
     for reading in record["readings"]:
         if not reading["right"] and reading["read_mib"] is not None:

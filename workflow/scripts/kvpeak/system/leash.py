@@ -11,9 +11,9 @@ GONE_S = 5.0  # the longest that locks are kept for a group that was killed and 
 class Leash:
     """A small process that kills a child's session when its parent is gone, however that went.
 
-    It waits at the reading end of a pipe. The child writes its process id into it before it becomes the
-    engine; the end of the file, which the kernel makes when the runner dies, kills that process group.
-    It also keeps the runner's locks (it inherits their descriptors) until the group is gone.
+    It waits at the reading end of a pipe. The child writes its process id into it before it becomes
+    the engine; the end of the file, which the kernel makes when the runner dies, kills that process
+    group. It also keeps the runner's locks (it inherits their descriptors) until the group is gone.
     """
 
     def __init__(self):

@@ -1,7 +1,8 @@
 """One cell at a time: the lock of this machine, and of each GPU where cells name theirs.
 
-It is the kernel's (flock), so it ends with the processes that hold it: there is no stale lock. The files lie in a
-folder that only this user may write into, so that nobody else can hold or prepare them.
+It is the kernel's (flock), so it ends with the processes that hold it: there is no stale lock. The
+files lie in a folder that only this user may write into, so that nobody else can hold or prepare
+them.
 """
 
 import contextlib
@@ -25,9 +26,9 @@ def measuring_alone(
 ) -> Iterator[int | None]:
     """Hold the machine, or one GPU of it, while the block runs; wait for other runners first.
 
-    Without `gpus` the cell has the machine for itself. Cells that name GPUs share the machine, and each
-    has for itself the first of its GPUs that is free, which is yielded. `say` gets one line if there is
-    somebody to wait for; `check` is called while waiting and may raise to give up.
+    Without `gpus` the cell has the machine for itself. Cells that name GPUs share the machine, and
+    each has for itself the first of its GPUs that is free, which is yielded. `say` gets one line if
+    there is somebody to wait for; `check` is called while waiting and may raise to give up.
     """
     with contextlib.ExitStack() as held:
 
@@ -42,26 +43,32 @@ def measuring_alone(
 
 
 def hold_project(file: Path) -> None:
-    """Hold a project until this process ends. Raises UserError, which names the process that holds it now."""
+    """Hold a project until this process ends. Raises UserError, which names the process that holds
+    it now.
+    """
     file.parent.mkdir(exist_ok=True)
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     if not _try(descriptor, fcntl.LOCK_EX):
         raise UserError(
-            f"another run of this project is under way ({_holder(descriptor)}); wait for it, or stop it"
+            f"another run of this project is under way ({_holder(descriptor)}); wait for it, or "
+            "stop it"
         )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}".encode(), 0)
 
 
 def lock_file(gpu: int | None = None) -> Path:
-    """The file of this user's lock of the machine, or of one GPU. Raises UserError where its folder is not private."""
+    """The file of this user's lock of the machine, or of one GPU. Raises UserError where its folder
+    is not private.
+    """
     folder = Path(tempfile.gettempdir(), f"kvpeak-{os.getuid()}")
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
         raise UserError(
-            f"{folder}: is not a folder that only you may write into; remove it, or set TMPDIR to a folder of your own"
+            f"{folder}: is not a folder that only you may write into; remove it, or set TMPDIR to "
+            "a folder of your own"
         )
     return folder / ("machine.lock" if gpu is None else f"gpu-{gpu}.lock")
 
@@ -95,7 +102,9 @@ def _open(file: Path, opened: contextlib.ExitStack) -> int:
 
 
 def _still_there(descriptor: int, file: Path) -> bool:
-    """Whether the locked file is still the one of that name: somebody may have removed it in between."""
+    """Whether the locked file is still the one of that name: somebody may have removed it in
+    between.
+    """
     try:
         return os.path.samestat(os.fstat(descriptor), file.lstat())
     except FileNotFoundError:

@@ -1,7 +1,8 @@
-"""What only macOS says: its commands, its sysctl values, and how much memory is left before it swaps.
+"""What only macOS says: its commands, its sysctl values, and how much memory is left before it
+swaps.
 
-Nothing here has run on a Mac. The parsers are tested on texts and bytes in the system's formats; what needs the
-system itself is in `_commands`, `_sysctl` and `_vm_statistics`.
+Nothing here has run on a Mac. The parsers are tested on texts and bytes in the system's formats;
+what needs the system itself is in `_commands`, `_sysctl` and `_vm_statistics`.
 """
 
 import contextlib
@@ -26,19 +27,23 @@ COMMANDS = {
     ],
 }
 
-# kern.memorystatus_vm_pressure_level; xnu reaches `critical` when it has swapped for a while (vm_pageout.c).
+# kern.memorystatus_vm_pressure_level; xnu reaches `critical` when it has swapped for a while
+# (vm_pageout.c).
 NORMAL, WARNING, CRITICAL = 1, 2, 4
 PRESSURE = {NORMAL: "normal", WARNING: "warning", CRITICAL: "critical"}
 
-# struct vm_statistics64 (osfmk/mach/vm_statistics.h): its size in 32-bit words, and where the counts of pages are.
+# struct vm_statistics64 (osfmk/mach/vm_statistics.h): its size in 32-bit words, and where the
+# counts of pages are.
 HOST_VM_INFO64, VM_WORDS = 4, 38
 VM_OFFSETS = {"free": 0, "active": 4, "inactive": 8, "compressor": 128}
 
-# xnu swaps when active, inactive and free pages are less than 4/10 of themselves and the compressor's pages
-# (VM_PAGE_COMPRESSOR_SWAP_THRESHOLD). Taking x pages from them leads there when x = them − 2/3 · compressor's.
+# xnu swaps when active, inactive and free pages are less than 4/10 of themselves and the
+# compressor's pages (VM_PAGE_COMPRESSOR_SWAP_THRESHOLD). Taking x pages from them leads there when
+# x = them − 2/3 · compressor's.
 SWAPS_AT = 2 / 3
 
-# What Metal recommends as working set where iogpu.wired_limit_mb is 0: of the memory, below and from 36 GiB.
+# What Metal recommends as working set where iogpu.wired_limit_mb is 0: of the memory, below and
+# from 36 GiB.
 LARGE_MAC = 36 * GIB
 SMALL_SHARE, LARGE_SHARE = 2 / 3, 3 / 4
 
@@ -51,8 +56,9 @@ def state() -> dict:
 def parse(outputs: dict[str, str]) -> dict:
     """What the outputs of COMMANDS say; null for what they do not.
 
-    thermal_pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping (OSThermalNotification.h).
-    memory_level: percent of the memory that is available. memory_pressure: 1 normal, 2 warning, 4 critical.
+    thermal_pressure: 0 nominal, 1 moderate, 2 heavy, 3 trapping, 4 sleeping
+    (OSThermalNotification.h). memory_level: percent of the memory that is available.
+    memory_pressure: 1 normal, 2 warning, 4 critical.
     """
     sysctl = dict(re.findall(r"^([\w.]+): (.*)$", outputs.get("sysctl", ""), re.MULTILINE))
     source = re.search(r"drawing from '([^']+)'", outputs.get("batt", ""))
@@ -92,15 +98,18 @@ def available_mib(memory_bytes: int) -> float | None:
 
 
 def unswapped_bytes(statistics: bytes, page_bytes: int) -> float:
-    """By a struct vm_statistics64: what can be taken before the compressor swaps. Its `free` has the speculative
-    pages in it."""
+    """By a struct vm_statistics64: what can be taken before the compressor swaps. Its `free` has
+    the speculative pages in it.
+    """
     pages = {name: struct.unpack_from("=I", statistics, at)[0] for name, at in VM_OFFSETS.items()}
     uncompressed = pages["free"] + pages["active"] + pages["inactive"]
     return max(0.0, uncompressed - SWAPS_AT * pages["compressor"]) * page_bytes
 
 
 def working_set_bytes(memory_bytes: int, wired_limit_mib: int | None) -> float:
-    """Metal's recommended working set: the limit that the user has set, or its share of the memory."""
+    """Metal's recommended working set: the limit that the user has set, or its share of the
+    memory.
+    """
     if wired_limit_mib:
         return float(wired_limit_mib * MIB)
     return memory_bytes * (LARGE_SHARE if memory_bytes >= LARGE_MAC else SMALL_SHARE)
@@ -112,7 +121,9 @@ def pressure_level() -> int | None:
 
 
 def cache_bytes() -> int | None:
-    """The largest cache that sysctl tells: of the third level, or all of the fast cores' second level."""
+    """The largest cache that sysctl tells: of the third level, or all of the fast cores' second
+    level.
+    """
     third = _sysctl_number("hw.l3cachesize")
     return third or _sysctl_number("hw.perflevel0.l2cachesize") or _sysctl_number("hw.l2cachesize")
 

@@ -1,6 +1,7 @@
 """The state of the machine around a cell, and what of it makes a measurement doubtful.
 
-`state()` gives plain values, null where this system does not say. What only macOS says is in mac.py.
+`state()` gives plain values, null where this system does not say. What only macOS says is in
+mac.py.
 """
 
 import hashlib
@@ -22,8 +23,9 @@ SWAP_MIB = 1.0
 
 
 def state(gpu: dict | None) -> dict:
-    """The machine now, with the state of the GPU that is used. MiB, seconds, degrees Celsius; `cpu_busy_s` is the
-    processors' time since boot."""
+    """The machine now, with the state of the GPU that is used. MiB, seconds, degrees Celsius;
+    `cpu_busy_s` is the processors' time since boot.
+    """
     memory = psutil.virtual_memory()
     found = {
         "machine_id": machine_id(memory.total),
@@ -60,7 +62,8 @@ def machine_id(memory_bytes: int) -> str:
 def available_mib() -> float:
     """What can be allocated before the machine swaps, or a control group's limit is reached.
 
-    psutil's figure for macOS leaves out what xnu would take before it swaps; there mac.available_mib counts.
+    psutil's figure for macOS leaves out what xnu would take before it swaps; there
+    mac.available_mib counts.
     """
     memory = psutil.virtual_memory()
     if mac.on_mac() and (available := mac.available_mib(memory.total)) is not None:
@@ -76,16 +79,19 @@ def total_mib() -> float:
 
 
 def oom_kills(vmstat: Path = Path("/proc/vmstat")) -> int:
-    """How many processes the kernel has killed for want of memory since boot (Linux; 0 elsewhere)."""
+    """How many processes the kernel has killed for want of memory since boot (Linux; 0
+    elsewhere).
+    """
     found = re.search(r"^oom_kill (\d+)$", _text(vmstat), re.MULTILINE)
     return int(found[1]) if found else 0
 
 
 def tree_cpu_s(root: int) -> float | None:
-    """Processor seconds of the process `root` and of its descendants, those that it or they have reaped included.
+    """Processor seconds of the process `root` and of its descendants, those that it or they have
+    reaped included.
 
-    None if there is no such process. A process that ends while they are counted would be counted twice or not
-    at all; then they are counted again.
+    None if there is no such process. A process that ends while they are counted would be counted
+    twice or not at all; then they are counted again.
     """
     seconds = None
     for _ in range(COUNTS):
@@ -125,8 +131,9 @@ def linux_state(root: Path = Path("/")) -> dict:
 def flags(before: dict, after: dict, ended, gpu_slowed: list[str]) -> list[str]:
     """Why this cell's numbers are doubtful, one line each; [] if nothing is known against them.
 
-    before, after: state() with `gpu` (Gpu.state() or None) beside it. ended: the process that has ended
-    (pid, elapsed_s, wall_s, cpu_s). gpu_slowed: why the GPU's clocks were held down meanwhile.
+    before, after: state() with `gpu` (Gpu.state() or None) beside it. ended: the process that has
+    ended (pid, elapsed_s, wall_s, cpu_s). gpu_slowed: why the GPU's clocks were held down
+    meanwhile.
     """
     found = []
     for when, now in (("before", before), ("after", after)):
@@ -152,7 +159,8 @@ def flags(before: dict, after: dict, ended, gpu_slowed: list[str]) -> list[str]:
     others = _growth(before, after, "cpu_busy_s") - ended.cpu_s
     if others > BUSY_CPUS * ended.elapsed_s > 0:
         found.append(
-            f"load: other processes kept {others / ended.elapsed_s:.1f} processors busy during the cell"
+            f"load: other processes kept {others / ended.elapsed_s:.1f} processors busy during the "
+            "cell"
         )
     if names := _other_gpu_processes(before, after, ended.pid):
         found.append(f"gpu: other processes were on the GPU: {names}")
@@ -175,14 +183,18 @@ def _other_gpu_processes(before: dict, after: dict, own: int) -> str:
 
 
 def _busy_seconds() -> float:
-    """Processor time spent since boot, by all processes and by what the hypervisor took (seconds)."""
+    """Processor time spent since boot, by all processes and by what the hypervisor took
+    (seconds).
+    """
     times = psutil.cpu_times()
     parts = ("user", "nice", "system", "irq", "softirq", "steal")
     return sum(getattr(times, part, 0.0) for part in parts)
 
 
 def _on_battery(supplies: list[Path]) -> bool | None:
-    """By /sys/class/power_supply: whether a battery discharges and no mains is online; None if neither is there."""
+    """By /sys/class/power_supply: whether a battery discharges and no mains is online; None if
+    neither is there.
+    """
     mains = [_text(supply / "online") for supply in supplies if _text(supply / "type") != "Battery"]
     batteries = [
         _text(supply / "status") for supply in supplies if _text(supply / "type") == "Battery"

@@ -9,7 +9,8 @@ from types import ModuleType
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
 
-# nvml.h: nvmlClocksEventReasons, in the order of their bits. The first four are not a fault of the machine.
+# nvml.h: nvmlClocksEventReasons, in the order of their bits. The first four are not a fault of the
+# machine.
 REASONS = {
     0x1: "idle",
     0x2: "application clocks setting",
@@ -55,8 +56,8 @@ class Gpu:
     def peak(self) -> tuple[float | None, str | None]:
         """The peak of the sampled process in MiB, and where it was read.
 
-        In a container NVML may show other process ids, or none; then it is by how much the memory used
-        on the whole device grew.
+        In a container NVML may show other process ids, or none; then it is by how much the memory
+        used on the whole device grew.
         """
         if self._peak_process is not None:
             return self._peak_process, "NVML, the process, sampled (a lower bound)"
@@ -69,7 +70,9 @@ class Gpu:
         return reason_names(self._reasons & SLOWED)
 
     def state(self) -> dict:
-        """Name, driver, clocks, temperature and processes now; null for what the card does not say."""
+        """Name, driver, clocks, temperature and processes now; null for what the card does not
+        say.
+        """
         nvml, handle = self._nvml, self._handle
         memory = self._ask("nvmlDeviceGetMemoryInfo", handle)
         milliwatts = self._ask("nvmlDeviceGetPowerUsage", handle)

@@ -7,8 +7,8 @@ Linux and macOS each have a class with the same three methods:
     exited(usage, own_rss_mib)  the peaks of its whole life: call it once, when it has been reaped; own_rss_mib is
                    the largest resident size that the process itself reported at its end, None if it did not
 
-The macOS class has not run on a Mac. Its layout is that of xnu's bsd/sys/resource.h and is tested on
-byte buffers; what needs the system itself is one call in `_proc_pid_rusage`.
+The macOS class has not run on a Mac. Its layout is that of xnu's bsd/sys/resource.h and is tested
+on byte buffers; what needs the system itself is one call in `_proc_pid_rusage`.
 """
 
 import ctypes
@@ -67,12 +67,14 @@ def own_memory() -> Own:
 
 
 class LinuxMemory:
-    """A child of this process on Linux: /proc/PID/status while it lives, wait4's ru_maxrss at its end.
+    """A child of this process on Linux: /proc/PID/status while it lives, wait4's ru_maxrss at its
+    end.
 
-    ru_maxrss starts at the resident size of the parent at the fork (the kernel keeps it across exec), so it is the
-    child's own peak only above the parent's. It is also that of the child's children, if the child waited for
-    any, such as the compiler that MLX starts for a new kernel: then their page faults are in /proc/PID/stat.
-    In both cases VmHWM stands: the child's own report, or else the last sample, which is the exact peak up to it.
+    ru_maxrss starts at the resident size of the parent at the fork (the kernel keeps it across
+    exec), so it is the child's own peak only above the parent's. It is also that of the child's
+    children, if the child waited for any, such as the compiler that MLX starts for a new kernel:
+    then their page faults are in /proc/PID/stat. In both cases VmHWM stands: the child's own
+    report, or else the last sample, which is the exact peak up to it.
     """
 
     def __init__(self, pid: int):
@@ -93,7 +95,9 @@ class LinuxMemory:
         return Sample(fields["VmRSS"], fields["VmRSS"], held)
 
     def last_look(self) -> None:
-        """A zombie has no memory map on Linux, but still the page faults of the children that it waited for."""
+        """A zombie has no memory map on Linux, but still the page faults of the children that it
+        waited for.
+        """
         self._had_children = waited_for_children(os.pread(self._stat, 4096, 0))
 
     def exited(self, usage: resource.struct_rusage, own_rss_mib: float | None = None) -> Peaks:
@@ -113,7 +117,9 @@ class LinuxMemory:
 
 
 def waited_for_children(stat: bytes) -> bool:
-    """By /proc/PID/stat: whether children that the process waited for had page faults (cminflt, cmajflt; proc_pid_stat(5))."""
+    """By /proc/PID/stat: whether children that the process waited for had page faults (cminflt,
+    cmajflt; proc_pid_stat(5)).
+    """
     fields = stat.rpartition(b")")[2].split()  # the name before may hold anything; state is field 3
     return fields[11 - 3] != b"0" or fields[13 - 3] != b"0"
 
@@ -129,7 +135,8 @@ def parse_status(text: bytes) -> dict[str, float]:
     return sizes
 
 
-# proc_pid_rusage's flavours, newest first, with their sizes in bytes; an older system answers EINVAL.
+# proc_pid_rusage's flavours, newest first, with their sizes in bytes; an older system answers
+# EINVAL.
 FLAVOURS = {6: 464, 4: 296}
 OFFSETS = {"resident_size": 64, "phys_footprint": 72, "lifetime_max_phys_footprint": 240}
 ENERGY_NJ = 336  # of V6
@@ -138,8 +145,9 @@ ENERGY_NJ = 336  # of V6
 class MacMemory:
     """A child of this process on macOS: proc_pid_rusage while it lives and from the zombie.
 
-    The zombie's footprint is 0 and its lifetime maximum stays. The peak is the largest of everything that was
-    read: the zombie may be gone, and a lifetime maximum below the current footprint has been seen.
+    The zombie's footprint is 0 and its lifetime maximum stays. The peak is the largest of
+    everything that was read: the zombie may be gone, and a lifetime maximum below the current
+    footprint has been seen.
     """
 
     def __init__(self, pid: int, read=None):
@@ -190,7 +198,9 @@ def process_joules(pid: int) -> float | None:
 
 
 def parse_joules(buffer: bytes) -> float | None:
-    """ri_energy_nj of a struct rusage_info_v6 in joules; None of an older struct, or where it is 0."""
+    """ri_energy_nj of a struct rusage_info_v6 in joules; None of an older struct, or where it is
+    0.
+    """
     if len(buffer) < FLAVOURS[6]:
         return None
     return struct.unpack_from("=Q", buffer, ENERGY_NJ)[0] / 1e9 or None
@@ -199,7 +209,8 @@ def parse_joules(buffer: bytes) -> float | None:
 def parse_rusage_info(buffer: bytes) -> dict[str, float]:
     """The fields of OFFSETS of a struct rusage_info_v4 or _v6, in MiB.
 
-    Layout: a 16-byte uuid, then unsigned 64-bit integers in the machine's order (bsd/sys/resource.h).
+    Layout: a 16-byte uuid, then unsigned 64-bit integers in the machine's order
+    (bsd/sys/resource.h).
     """
     return {
         name: struct.unpack_from("=Q", buffer, offset)[0] / MIB for name, offset in OFFSETS.items()

@@ -1,7 +1,8 @@
-"""How programs that are not ours are run: they ask nothing, they end in time, and they see no secrets.
+"""How programs that are not ours are run: they ask nothing, they end in time, and they see no
+secrets.
 
-Each gets no standard input and a session of its own, so that there is no terminal that it could ask on. When its
-time is over, or this process ends, it ends with everything that it has started.
+Each gets no standard input and a session of its own, so that there is no terminal that it could ask
+on. When its time is over, or this process ends, it ends with everything that it has started.
 """
 
 import contextlib
@@ -65,9 +66,9 @@ def run_program(
 ) -> subprocess.CompletedProcess:
     """Run a program to its end, in `folder`, with `variables` (default: `environment()`).
 
-    What it prints goes to this process's standard error, and the end of its own standard error into the result. With
-    `capture` nothing is shown and all of both is in the result, as text. Raises Unavailable if the program is not
-    there or takes longer than `limit_s` seconds.
+    What it prints goes to this process's standard error, and the end of its own standard error into
+    the result. With `capture` nothing is shown and all of both is in the result, as text. Raises
+    Unavailable if the program is not there or takes longer than `limit_s` seconds.
     """
     leash = Leash()
     try:

@@ -56,9 +56,12 @@ PROGRAMS = {
         f"{PREDICT} --runs 0", PREDICT, f"{PREDICT} --sweep {{out}}/sweep.csv"
     ),
     "kvpeak pools": Program("nowhere.pickle", "--policies", "trace.csv --out {out}"),
+    "kvpeak fits": Program("--results nowhere", "", "--out {out}/fits.csv"),
     "aggregate": Program("--plan nowhere.csv", None, "--out {out}"),
     "check": Program("--plan nowhere.csv", "", "--out {out}/checks.csv"),
     "columns": Program("--nothing", None, "--out {out}/columns.md", USAGE),
+    "fits": Program("--results nowhere", "", "--out {out}/fits.csv"),
+    "page": Program("--finding nowhere.md", None, "--out {out}/finding.html"),
     "plan": Program("--matrix nowhere.yaml", "", "--out {out}/plan.csv"),
     "plot": Program("--matrix nowhere.yaml", "", "--out {out}/figures"),
     "pools": Program("nowhere.pickle", "--policies", "trace.csv --out {out}"),

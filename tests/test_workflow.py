@@ -33,6 +33,8 @@ def test_one_command_measures_every_cell_and_renders_the_finding(measured):
     assert measured.read("results/runs.csv").count("\n") == 1 + 4 * 3
     assert measured.read("results/summary.csv").count("\n") == 1 + 4
     assert measured.read("report/finding.md").startswith("# ")
+    assert measured.read("results/fits.csv").count("measured at 1 length; needs 3") == 4
+    assert measured.read("report/finding.html").startswith("<!DOCTYPE html>")
 
 
 def test_after_a_run_there_is_nothing_to_do(measured):

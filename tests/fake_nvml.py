@@ -31,6 +31,9 @@ class Nvml:
         raise NotSupported
 
     def nvmlInit(self): ...
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle):
+        raise NotSupported
+
     def nvmlDeviceGetCount(self):
         return 1
 

@@ -58,6 +58,7 @@ PEAKS = (
     "peak_pool_mib",
     "peak_active_mib",
     "peak_rss_mib",
+    "peak_tree_mib",
     "peak_device_mib",
     "peak_reserved_mib",
     "loaded_mib",
@@ -159,6 +160,11 @@ PROCESSES = Table(
         ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
         ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
         ("peak_rss_mib", "MiB", "the largest resident set"),
+        (
+            "peak_tree_mib",
+            "MiB",
+            "the process and all that it started, added, sampled: a lower bound; empty if nothing was seen",
+        ),
         ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound"),
         (
             "peak_reserved_mib",
@@ -214,6 +220,11 @@ SUMMARY = Table(
         ("peak_pool_mib", "MiB", "the allocator's most live plus cached (free, kept) bytes"),
         ("peak_active_mib", "MiB", "the allocator's most live bytes; does not see the pool"),
         ("peak_rss_mib", "MiB", "the largest resident set"),
+        (
+            "peak_tree_mib",
+            "MiB",
+            "the process and all that it started, added, sampled: a lower bound; empty if nothing was seen",
+        ),
         (
             "peak_device_mib",
             "MiB",

@@ -26,9 +26,9 @@ from kvpeak.system.process_memory import Own, own_memory
 SCRIPTS = Path(__file__).resolve().parents[2]
 HELD_S = 0.05
 IDLE_S = 0.1  # before and after: several samples
-FALL_S = (
-    6.0  # the longest that a footprint's fall is waited for; four seconds have been seen on Metal
-)
+TREE_S = 0.3  # several looks at what a process has started
+# The longest that a footprint's fall is waited for; four seconds have been seen on Metal.
+FALL_S = 6.0
 CUDA_FALL_S = 1.0  # there the process cannot see what the device charges it for
 FELL_MIB = 4.0
 NOTHING = dict.fromkeys(("prefill_s", "ttft_s", "decode_s", "tokens_sha256"))
@@ -119,7 +119,7 @@ def be_child(mib: int) -> None:
     """Touch memory for a while; print what this process takes with it, in MiB."""
     kept.append(_touched(mib))
     print(own_memory().footprint_mib)
-    time.sleep(IDLE_S)
+    time.sleep(TREE_S)
 
 
 PROBES: dict[str, Probe] = {

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kvpeak.system.exit_watch import watch_exit
 from kvpeak.system.leash import Leash
+from kvpeak.system.process_tree import ProcessTree, children, inherit_orphans
 
 CHUNK = 1 << 16  # bytes; what a pipe holds on Linux
 MOST_LEFT = 1 << 20  # bytes; the most that a pipe can hold, so what can be left in it at exit
@@ -24,7 +25,9 @@ class Child:
         """Start it in the folder `cwd` (default: this process's). Raises OSError if the program
         cannot be started.
         """
+        inherit_orphans()
         self._leash = Leash()
+        others = children(os.getpid())
         try:
             with stderr.open("wb") as log:
                 self._popen = subprocess.Popen(
@@ -41,6 +44,7 @@ class Child:
             self._leash.release()
             raise
         self.pid = self._popen.pid
+        self.tree = ProcessTree(self.pid, others)
         self._exit = watch_exit(self.pid)
         self._stdout = self._popen.stdout.fileno()
         os.set_blocking(self._stdout, False)
@@ -92,8 +96,10 @@ class Child:
         _, status, self.usage = os.wait4(self.pid, 0)
         self.code = self._popen.returncode = os.waitstatus_to_exitcode(status)
         self._popen.stdout.close()
+        self.tree.reap()
 
     def _signal(self, number: int) -> None:
         """Send it to the whole session; the zombie keeps the number from being used again."""
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: all are zombies
             os.killpg(self.pid, number)
+        self.tree.signal(number)  # what has left the session

@@ -84,11 +84,10 @@ def read(probe: str, attempt: Attempt, ended: Ended) -> list[Reading]:
     gpu = attempt.gpu
     found = memory_numbers(conversation, ended.peaks, gpu.peak() if gpu else UNKNOWN)
     found |= {column: timeline.largest(column) for column in SAMPLED}
+    found["peak_tree_mib"] = ended.watched.peak_tree_mib
     known = dict(conversation.runs[0]["known"])
     if (growth := known.pop("device_growth_mib", None)) is not None and gpu:
         known["device_mib"] = (timeline.largest("device_mib", "idle") or 0.0) + growth
-    if found.get("peak_tree_mib") is None:
-        known.pop("tree_mib", None)  # this system counts no tree; the record says lower bound
     return [
         Reading(probe, counter, known[what], found[counter])
         for what, counters in READ_BY.items()

@@ -17,6 +17,7 @@ from kvpeak.runner.timeline import Timeline
 from kvpeak.system import machine
 from kvpeak.system.process_memory import Peaks
 
+TREE = "the process and what it started, added, sampled every 0.1 s (a lower bound)"
 JOULES = ("prefill_j", "decode_j")
 UNKNOWN = (None, None)  # of a GPU: its peak and where that was read
 
@@ -59,7 +60,11 @@ def record_of(
         "started_at": before.started_at,
         "elapsed_s": round(ended.elapsed_s, 3),
         "engine": _merged(conversation.first("started"), conversation.first("loaded")),
-        "memory": memory_numbers(conversation, ended.peaks, gpu.peak() if gpu else UNKNOWN),
+        "memory": with_tree(
+            memory_numbers(conversation, ended.peaks, gpu.peak() if gpu else UNKNOWN),
+            ended.watched.peak_tree_mib,
+            attempt.external,
+        ),
         "energy": ended.energy,
         "phases": ended.watched.phases,
         "machine": {"before": before.machine, "after": after},
@@ -115,6 +120,18 @@ def memory_numbers(
         "peak_reserved_mib": largest("peak_reserved_mib"),
         "loaded_mib": conversation.first("loaded").get("loaded_mib"),
     }
+
+
+def with_tree(memory: dict, tree_mib: float | None, external: bool) -> dict:
+    """The memory part with the peak of the whole process tree, null where the process started nothing.
+
+    What an external program starts is the program: a script, or a launcher such as `uv run`. Its peak is the
+    tree's, where that is larger. Our own engines start compilers, which are not the engine.
+    """
+    memory = memory | {"peak_tree_mib": tree_mib}
+    if external and tree_mib and tree_mib > (memory["peak_footprint_mib"] or 0.0):
+        memory |= {"peak_footprint_mib": tree_mib, "peak_footprint_source": TREE}
+    return memory
 
 
 def runs_csv(record: dict, runs: list[dict], order: int | None) -> str:

@@ -3,6 +3,7 @@
 until the engine has exited:
     read what it writes; check every event; note when its phase changes
     every 20 ms, with a GPU every 10: sample its memory, and the GPU's; ask the guard
+    every 100 ms: sample the memory of what it has started
     every 500 ms: what the machine has left; ask the guard; why the GPU's clocks are held down
     if the guard, the protocol, the time limit or a signal to the runner objects: TERM, then KILL
 """
@@ -17,10 +18,11 @@ from kvpeak.runner.energy import Energy
 from kvpeak.runner.watched import Watched
 from kvpeak.system.mac import CRITICAL, pressure_level
 from kvpeak.system.machine import available_mib
-from kvpeak.system.process_memory import LinuxMemory, MacMemory
+from kvpeak.system.process_memory import LinuxMemory, MacMemory, Sample
 
 SAMPLE_S = 0.02  # of the process's memory, whose peak the system keeps
 GPU_SAMPLE_S = 0.01  # with a GPU, whose driver keeps no peak
+TREE_S = 0.1  # of what it has started, which takes longer to find
 SLOW_S = 0.5  # of the machine's memory and the GPU's clocks, which take longer to read
 GUARD_GRACE_S = 0.5  # memory keeps growing while an engine is asked to stop
 LOW_MEMORY = 0.05  # of the machine's memory: below it systems start to swap
@@ -83,7 +85,8 @@ class Watch:
         self._energy = energy
         self._gpu, self._limits = attempt.gpu, attempt.limits
         self._start = attempt.clock()
-        self._next_sample = self._next_slow = 0.0
+        self._next_sample = self._next_slow = self._next_tree = 0.0
+        self._tree: Sample | None = None
 
     def run(self) -> None:
         """Watch until the engine has exited (it is not reaped)."""
@@ -153,7 +156,19 @@ class Watch:
             seen.peak_mib = max(seen.peak_mib, sample.footprint_mib)
             phase = seen.conversation.phase
             seen.timeline.add(self._now(), phase, sample.footprint_mib, sample.rss_mib, device)
-            self._stop_if("guard", self._guard.objects_to(sample.held_mib))
+            self._look_at_tree(sample)
+            below = self._tree.held_mib if self._tree else 0.0
+            self._stop_if("guard", self._guard.objects_to(sample.held_mib + below))
+
+    def _look_at_tree(self, sample: Sample) -> None:
+        """When it is due, look at what the process has started; the guard counts it to the process."""
+        if self._now() < self._next_tree:
+            return
+        self._tree = self._child.tree.sample()
+        self._next_tree = self._now() + TREE_S
+        if self._tree:
+            whole = sample.footprint_mib + self._tree.footprint_mib
+            self._watched.peak_tree_mib = max(self._watched.peak_tree_mib or 0.0, whole)
 
     def _sample_slowly(self) -> None:
         self._stop_if("guard", self._guard.objects_to_machine(available_mib(), pressure_level()))

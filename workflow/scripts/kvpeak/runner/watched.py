@@ -12,8 +12,9 @@ class Watched:
     """What was seen of one process.
 
     stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
-    now_mib, peak_mib: the last sampled footprint, and the largest. phases: phase, start_s and
-    end_s; with a counter of energy start_j and end_j.
+    now_mib, peak_mib: the last sampled footprint, and the largest. peak_tree_mib: the largest of
+    the process and all that it started, added; None if it started nothing that was seen. phases:
+    phase, start_s and end_s; with a counter of energy start_j and end_j.
     """
 
     conversation: Conversation | Table
@@ -22,3 +23,4 @@ class Watched:
     stopped: tuple[str, str] | None = None
     now_mib: float = 0.0
     peak_mib: float = 0.0
+    peak_tree_mib: float | None = None

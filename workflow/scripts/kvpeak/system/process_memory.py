@@ -66,6 +66,26 @@ def own_memory() -> Own:
     return Own(resident, resident)
 
 
+def sample_of(pid: int) -> Sample | None:
+    """One look at any process of this user; None if it has gone, or is a zombie."""
+    if sys.platform == "darwin":
+        buffer = _proc_pid_rusage(pid)
+        fields = parse_rusage_info(buffer) if buffer else {"phys_footprint": 0.0}
+        footprint = fields["phys_footprint"]
+        return Sample(footprint, fields["resident_size"], footprint) if footprint else None
+    try:
+        fields = parse_status(Path(f"/proc/{pid}/status").read_bytes())
+    except OSError:
+        return None
+    return _sample(fields) if "VmRSS" in fields else None
+
+
+def _sample(fields: dict[str, float]) -> Sample:
+    """A sample from the sizes of /proc/PID/status."""
+    held = sum(fields.get(key, 0.0) for key in ("RssAnon", "RssShmem", "VmSwap"))
+    return Sample(fields["VmRSS"], fields["VmRSS"], held)
+
+
 class LinuxMemory:
     """A child of this process on Linux: /proc/PID/status while it lives, wait4's ru_maxrss at its
     end.
@@ -91,8 +111,7 @@ class LinuxMemory:
         if "VmHWM" not in fields:  # exited, not yet reaped
             return None
         self._peak = max(self._peak, fields["VmHWM"], fields["VmRSS"])
-        held = sum(fields.get(key, 0.0) for key in ("RssAnon", "RssShmem", "VmSwap"))
-        return Sample(fields["VmRSS"], fields["VmRSS"], held)
+        return _sample(fields)
 
     def last_look(self) -> None:
         """A zombie has no memory map on Linux, but still the page faults of the children that it

@@ -1,0 +1,86 @@
+"""What a process has started, and all that these have started: their memory, and their end.
+
+A process that loses its parent goes to the next reaper above, which the runner makes itself (Linux); so even one that
+has left its session is found. Elsewhere an orphan is lost.
+"""
+
+import contextlib
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+import psutil
+
+from kvpeak.system.process_memory import Sample, sample_of
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PROC = Path("/proc")
+
+
+class ProcessTree:
+    """The descendants of `root`, a child of this process, and what this process has inherited from it."""
+
+    def __init__(self, root: int, others: set[int]):
+        """others: children of this process that do not belong to the tree."""
+        self._root, self._others = root, others
+
+    def descendants(self) -> list[int]:
+        """The process ids below the root, and of its orphans; without the root."""
+        inherited = children(os.getpid()) - self._others - {self._root}
+        found, waiting = [], [*children(self._root), *inherited]
+        while waiting:
+            process = waiting.pop()
+            if process not in found:
+                found.append(process)
+                waiting += children(process)
+        return found
+
+    def sample(self) -> Sample | None:
+        """The memory of all below the root, added; None if there is nothing. Pages that two of them share
+        count twice."""
+        samples = [sample for pid in self.descendants() if (sample := sample_of(pid))]
+        if not samples:
+            return None
+        parts = zip(
+            *((each.footprint_mib, each.rss_mib, each.held_mib) for each in samples), strict=True
+        )
+        return Sample(*map(sum, parts))
+
+    def signal(self, number: int) -> None:
+        """Send a signal to everything below the root."""
+        for pid in self.descendants():
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, number)
+
+    def reap(self) -> None:
+        """Take the exit codes of orphans that have ended, so that no zombie stays."""
+        for pid in children(os.getpid()) - self._others - {self._root}:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def inherit_orphans() -> None:
+    """Let orphans of this process's descendants become its children (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def children(pid: int) -> set[int]:
+    """The direct children of a process; none if it has gone."""
+    if sys.platform == "linux":
+        return _linux_children(pid)
+    try:
+        return {child.pid for child in psutil.Process(pid).children()}
+    except psutil.Error:
+        return set()
+
+
+def _linux_children(pid: int) -> set[int]:
+    """By /proc/PID/task/TID/children (proc_pid_task(5)), the children that each thread has started."""
+    found = set()
+    with contextlib.suppress(OSError):
+        for thread in os.scandir(PROC / str(pid) / "task"):
+            with contextlib.suppress(OSError):
+                found |= set(map(int, Path(thread.path, "children").read_bytes().split()))
+    return found

@@ -46,6 +46,7 @@ def answer(request: dict, emit: Emit) -> None:
     )
     time.sleep(IDLE_S)
     emit("run_started", run=0, warmup=False)
+    time.sleep(HELD_S)  # the runner knows it before it samples what follows
     known = PROBES[request["probe"]](request["mib"], before, lambda: emit("prefilled", run=0))
     counted = _peaks[0].mib() if _peaks else dict.fromkeys(("peak_active_mib", "peak_pool_mib"))
     emit(

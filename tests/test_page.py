@@ -25,13 +25,25 @@ def browser_here(test):
     return pytest.mark.slow(no_browser(test))
 
 
-NAMES = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
 CELLS = [
-    {"commit": "a", "model": "tiny", "prompt": "p-512", "kv_cache": cache, "cap": cap,
-     "variant": "default", "prompt_tokens": "513", "peak_mib": peak, "decode_tok_s": "81.94"}
-    for cache, cap, peak in (("cat", "none", "660.12"), ("cat", "32MiB", "104.4"),
-                             ("prealloc", "none", "80.6"), ("prealloc", "32MiB", "80.7"))
-]  # fmt: skip
+    {
+        "commit": "a",
+        "model": "tiny",
+        "prompt": "p-512",
+        "kv_cache": cache,
+        "cap": cap,
+        "variant": "default",
+        "prompt_tokens": "513",
+        "peak_mib": peak,
+        "decode_tok_s": "81.94",
+    }
+    for cache, cap, peak in (
+        ("cat", "none", "660.12"),
+        ("cat", "32MiB", "104.4"),
+        ("prealloc", "none", "80.6"),
+        ("prealloc", "32MiB", "80.7"),
+    )
+]
 LINKS = Links(rows_of("summary", CELLS), {"513 tokens": "p-512"})
 
 
@@ -114,8 +126,20 @@ def test_texts_of_others_stay_texts(tmp_path):
     shown = to_html("<script>alert(1)</script> & `<b>` 660", tmp_path, LINKS)
     assert "<script" not in shown
     assert "&lt;script&gt;" in shown
-    found = charts([CELLS[0] | {"cell": "</script><script>alert(1)", "tokens": 1, "peak": 1.0,
-                                "processes": "", "outcome": "ok", "line": 2, "timeline": []}])  # fmt: skip
+    found = charts(
+        [
+            CELLS[0]
+            | {
+                "cell": "</script><script>alert(1)",
+                "tokens": 1,
+                "peak": 1.0,
+                "processes": "",
+                "outcome": "ok",
+                "line": 2,
+                "timeline": [],
+            }
+        ]
+    )
     assert found["vconcat"]
 
 

@@ -157,9 +157,16 @@ def watched(*phases: tuple[str, float, float]) -> SimpleNamespace:
 
 def test_a_cell_has_the_energy_of_each_run_and_of_the_whole_process():
     seen = watched(
-        ("start", 0.0, 10.0), ("load", 1.0, 110.0), ("prefill-0", 3.0, 300.0), ("decode-0", 4.0, 800.0),
-        ("idle", 6.0, 1400.0), ("prefill-1", 6.1, 1410.0), ("decode-1", 6.2, 1460.0), ("exit", 8.2, 2060.0), ("end", 9.0, 2100.0),
-    )  # fmt: skip
+        ("start", 0.0, 10.0),
+        ("load", 1.0, 110.0),
+        ("prefill-0", 3.0, 300.0),
+        ("decode-0", 4.0, 800.0),
+        ("idle", 6.0, 1400.0),
+        ("prefill-1", 6.1, 1410.0),
+        ("decode-1", 6.2, 1460.0),
+        ("exit", 8.2, 2060.0),
+        ("end", 9.0, 2100.0),
+    )
     found = Energy(Counter(0, 1), Idle(90.0, 0.02), Idle(110.0, 0.03)).record(seen)
     assert (found["idle_w"], found["idle_before_w"], found["idle_after_w"]) == (100, 90, 110)
     assert (found["process_j"], found["process_s"], found["step_s"]) == (2090, 9.0, 0.03)

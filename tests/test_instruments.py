@@ -51,7 +51,10 @@ def test_every_counter_of_this_machine_is_right(tmp_path):
 
 # What is broken in the runner → the counters whose numbers are wrong then, and no others.
 RUNNER = "import kvpeak.system.process_memory as memory\n"
-STATUS = "was = memory.parse_status\nmemory.parse_status = lambda text: {k: v * %s for k, v in was(text).items()}"
+STATUS = """
+was = memory.parse_status
+memory.parse_status = lambda text: {name: size * %s for name, size in was(text).items()}
+"""
 USAGE = """
 from types import SimpleNamespace
 was = memory.LinuxMemory.exited

@@ -164,7 +164,14 @@ def test_nothing_keeps_other_systems_awake():
 
 
 on_mac = pytest.mark.skipif(sys.platform != "darwin", reason="asks macOS itself")
-HOLD = "held = bytearray(b'x') * ({} << 20); print('held', flush=True); input(); del held; print('freed', flush=True); input()"
+HOLD = """
+held = bytearray(b'x') * ({} << 20)
+print('held', flush=True)
+input()
+del held
+print('freed', flush=True)
+input()
+"""
 
 
 def started(mib: int) -> subprocess.Popen:

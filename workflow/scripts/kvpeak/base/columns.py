@@ -163,7 +163,7 @@ PROCESSES = Table(
         (
             "peak_tree_mib",
             "MiB",
-            "the process and all that it started, added, sampled: a lower bound; empty if nothing was seen",
+            "the process and all it started, added, sampled (a lower bound); empty: nothing seen",
         ),
         ("peak_device_mib", "MiB", "the largest sampled memory on an NVIDIA GPU: a lower bound"),
         (
@@ -223,7 +223,7 @@ SUMMARY = Table(
         (
             "peak_tree_mib",
             "MiB",
-            "the process and all that it started, added, sampled: a lower bound; empty if nothing was seen",
+            "the process and all it started, added, sampled (a lower bound); empty: nothing seen",
         ),
         (
             "peak_device_mib",

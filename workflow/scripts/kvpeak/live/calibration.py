@@ -22,7 +22,8 @@ LARGEST = 8192  # rows of the square matrices
 BEYOND_CACHE = 2  # times the last-level cache
 LEAST_BYTES = {"cpu": 64 * MIB, "metal": 256 * MIB, "cuda": 512 * MIB}
 MOST_OF_MEMORY = 16  # one array is at most this part of the memory
-GPU_QUEUED = 8  # of one kind at once: a launch, and waiting for its end, take longer than many a small kernel
+# Of one kind at once: a launch, and waiting for its end, take longer than many a small kernel.
+GPU_QUEUED = 8
 COLUMNS = 4096
 REPEATS = 10  # of one kind at least: the best of two or three is a matter of luck beside other work
 NEAR = 0.5  # of the fastest kernel's rate: a slower one is measured once

@@ -7,7 +7,7 @@ by what is tested:
     touch  touches host memory and keeps it until it exits
     free   touches host memory, gives it back, and exits
     hold   holds a buffer of the accelerator for 50 ms
-    pool   leaves a buffer in MLX's pool beside a live one, then clears the pool, and waits for the footprint to fall
+    pool   leaves a buffer in MLX's pool beside a live one, then clears the pool and waits
     child  starts a process that touches memory
 """
 

@@ -123,10 +123,11 @@ def memory_numbers(
 
 
 def with_tree(memory: dict, tree_mib: float | None, external: bool) -> dict:
-    """The memory part with the peak of the whole process tree, null where the process started nothing.
+    """The memory part with the peak of the whole process tree, null where it started nothing.
 
-    What an external program starts is the program: a script, or a launcher such as `uv run`. Its peak is the
-    tree's, where that is larger. Our own engines start compilers, which are not the engine.
+    What an external program starts is the program: a script, or a launcher such as `uv run`. Its
+    peak is the tree's, where that is larger. Our own engines start compilers, which are not the
+    engine.
     """
     memory = memory | {"peak_tree_mib": tree_mib}
     if external and tree_mib and tree_mib > (memory["peak_footprint_mib"] or 0.0):

@@ -4,8 +4,9 @@ Linux and macOS each have a class with the same three methods:
 
     sample()       what the process takes now, None once it has exited
     last_look()    call it on the exited, not yet reaped process
-    exited(usage, own_rss_mib)  the peaks of its whole life: call it once, when it has been reaped; own_rss_mib is
-                   the largest resident size that the process itself reported at its end, None if it did not
+    exited(usage, own_rss_mib)  the peaks of its whole life: call it once, when it has been reaped;
+                   own_rss_mib is the largest resident size that the process itself reported at
+                   its end, None if it did not
 
 The macOS class has not run on a Mac. Its layout is that of xnu's bsd/sys/resource.h and is tested
 on byte buffers; what needs the system itself is one call in `_proc_pid_rusage`.
@@ -28,7 +29,7 @@ from kvpeak.base.numbers import MIB
 class Sample:
     """One look at a running process. MiB.
 
-    footprint_mib: what the system charges it for (macOS: phys_footprint; Linux: resident size, VmRSS)
+    footprint_mib: what the system charges it for (macOS: phys_footprint; Linux: VmRSS)
     rss_mib:       resident size
     held_mib:      the part that the system cannot drop, only swap (macOS: phys_footprint;
                    Linux: anonymous and shared pages, swapped ones included; no mapped files)

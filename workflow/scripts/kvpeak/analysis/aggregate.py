@@ -8,7 +8,7 @@ from statistics import fmean, median
 
 from kvpeak.analysis.processes import UNREADABLE, WORK, read_process
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, Table
+from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.text import csv_safe
@@ -44,7 +44,7 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
 
     Such a process has the outcome `unreadable` in the tables and costs the others nothing.
     """
-    runs, cells, problems = [], {}, []
+    runs, turns, cells, problems = [], [], {}, []
     for row in rows:
         names = {axis: row[axis] for axis in AXES}
         try:
@@ -55,6 +55,9 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
         if found:
             runs += [csv_row(run, RUNS) for run in found[1]]
             process = names | {"round": row["round"]} | found[0]
+            turns += [
+                csv_row(each | names | {"round": row["round"]}, TURNS) for each in found[0]["turns"]
+            ]
             cells.setdefault(tuple(names.values()), []).append(process)
     processes = [
         csv_row(spell_process(each), PROCESSES) for some in cells.values() for each in some
@@ -65,6 +68,7 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
     ]
     texts = {
         "runs.csv": csv_text(runs, RUNS),
+        "turns.csv": csv_text(turns, TURNS),
         "processes.csv": csv_text(processes, PROCESSES),
         "summary.csv": csv_text(summary, SUMMARY),
     }
@@ -76,7 +80,7 @@ def _unreadable(why: str) -> dict:
     empty = dict.fromkeys(
         (*PEAKS, *SPEEDS, *ENERGY, "idle_w", *WORK, *TEXTS, "prompt_tokens", "generated_tokens")
     )
-    counts = {"runs": 0, "outputs": 0, "hashes": [], "flags": []}
+    counts = {"runs": 0, "outputs": 0, "hashes": [], "flags": [], "turns": []}
     return empty | counts | {"outcome": UNREADABLE, "detail": why, "method": "live"}
 
 

@@ -143,6 +143,7 @@ GROUPINGS = {
     "equivalence": _pairs,
     "pool-growth": _pairs,
     "growth-law": _series,
+    "no-growth": _singles,
 }
 
 

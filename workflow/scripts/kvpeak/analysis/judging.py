@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from kvpeak.analysis import growth, statistics
+from kvpeak.analysis import growth, statistics, workloads
 from kvpeak.analysis.claims import Claim, Group, listed, replaced
 from kvpeak.analysis.results import CellName, Results, repeats, spell_outputs
 from kvpeak.analysis.verdicts import OF_CLAIMS, Verdict
@@ -309,6 +309,21 @@ def _judge_growth_law(claim, group, cells, results, placed):
     return Verdict.NOT_TESTABLE, f"{detail}; needs at least {fit.lengths + 1} lengths"
 
 
+def _judge_no_growth(claim, group, cells, results, placed):
+    margin = claim["margin_kib"] or workloads.MARGIN_KIB
+    series = workloads.mean_series(
+        results.turns.get(cells[0], []), f"held_{claim['held'] or 'rss'}_mib"
+    )
+    found = workloads.trend(series)
+    if found is None:
+        return Verdict.NOT_TESTABLE, (
+            f"{len(series)} requests in a run; needs at least {workloads.FEWEST}"
+        )
+    detail = f"{workloads.spell_trend(found)}; margin {margin:g} KiB"
+    verdicts = {True: Verdict.FAILS, False: Verdict.HOLDS, None: Verdict.NOT_TESTABLE}
+    return verdicts[workloads.leaks(found, margin)], detail
+
+
 def _by_length(claim, cells, results) -> list[tuple[int, float]]:
     """(prompt tokens, MiB) of each length; with `to` the MiB above it, where both were measured."""
     mib = {cell: results.summary[cell][claim["column"]] for cell in cells}
@@ -377,6 +392,7 @@ JUDGES = {
     "equivalence": _judge_equivalence,
     "pool-growth": _judge_pool_growth,
     "growth-law": _judge_growth_law,
+    "no-growth": _judge_no_growth,
 }
 # How many cells of a group must be measured; where a kind is not named, all of them.
 AT_LEAST = {"spread": 2, "same-tokens": 2, "growth-law": 2}

@@ -12,6 +12,7 @@ from statistics import fmean
 
 from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
+from kvpeak.analysis.workloads import rows_of
 from kvpeak.base.columns import ENERGY, PEAKS, RUNS, SPEEDS
 from kvpeak.base.errors import UserError
 from kvpeak.base.kv_caches import keeps_all
@@ -99,9 +100,19 @@ def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
         "flags": record.texts("flags"),
         **said(record),
         **optional_work(record),
+        "turns": turns_of(record),
     }
     counter = counter_of(found)
     return found | {"peak_source": record.text("memory", f"peak_{counter}_source") or ""}, runs
+
+
+def turns_of(record: Record) -> list[dict]:
+    """The rows of turns.csv; none for a plain prompt. Raises UserError for parts that are none."""
+    events = record.at("events") or []
+    try:
+        return rows_of(events)
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UserError(f"{record.file}: events: a run's parts: {error!r}") from None
 
 
 def said(record: Record) -> dict:

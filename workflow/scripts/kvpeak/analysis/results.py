@@ -14,7 +14,7 @@ from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, Table
+from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.made import UNAVAILABLE
 from kvpeak.base.text import csv_safe
@@ -58,6 +58,8 @@ class Results:
     outliers: dict[CellName, list[str]] = field(default_factory=dict)
     # → its rows of processes.csv, in the order of rounds; an older folder has none
     each: dict[CellName, list[dict]] = field(default_factory=dict)
+    # → its rows of turns.csv; plain cells, and those of an older folder, have none
+    turns: dict[CellName, list[dict]] = field(default_factory=dict)
 
     def missing(self, cell: CellName, column: str) -> str:
         """Why the cell has no value in this column, '' if it has one."""
@@ -96,6 +98,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
         read_table(each, PROCESSES) if each.exists() else pd.DataFrame(columns=PROCESSES.names)
     )
     by_cell = _by_cell(rows(processes))
+    turns = Path(summary).with_name("turns.csv")
     return Results(
         plan={
             _cell(row): row["reason"] or ""
@@ -110,6 +113,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),
         each=by_cell,
+        turns=_by_cell(rows(read_table(turns, TURNS))) if turns.exists() else {},
     )
 
 

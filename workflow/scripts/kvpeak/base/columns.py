@@ -128,6 +128,36 @@ RUNS = Table(
     ),
 )
 
+TURNS = Table(
+    "results/turns.csv",
+    "one turn of a session, one of repeated requests, or one sequence of a batch, in one run",
+    _AXES
+    + _ROUND
+    + columns(
+        ("run", "", "the run's number in its process, from 0"),
+        ("warmup", "", "true for a warm-up run"),
+        ("turn", "", "the turn's or request's number, from 1; empty for a batch"),
+        ("sequence", "", "the sequence's number in its batch, from 1; empty for turns"),
+    )
+    + columns(
+        ("prompt_tokens", "tokens", "tokens that were computed: what the cache holds is not again"),
+        ("generated_tokens", "tokens", "how many were generated"),
+        ("prefill_tok_s", "tok/s", "as in runs.csv, of this turn; empty for a batch"),
+        ("ttft_ms", "ms", "the same"),
+        ("decode_tok_s", "tok/s", "the same"),
+        ("tokens_sha256", "", "SHA-256 of the generated ids"),
+        (
+            "first_difference",
+            "",
+            "where a sequence differs from its own single run; empty: nowhere",
+        ),
+        ("peak_active_mib", "MiB", "the allocator's most live bytes in this turn"),
+        ("peak_pool_mib", "MiB", "its most live plus cached (free, kept) bytes"),
+        ("held_pool_mib", "MiB", "live plus cached bytes when it had ended"),
+        ("held_rss_mib", "MiB", "the process's resident memory then"),
+    ),
+)
+
 MEMORY = Table(
     "results/cells/…/memory.csv",
     "the largest sample of an interval of one process",
@@ -510,4 +540,4 @@ REPLAY = tuple(
     }.items()
 )
 
-TABLES = (PLAN, RUNS, PROCESSES, SUMMARY, CHECKS, FITS, MEMORY, COMPARISON, *REPLAY)
+TABLES = (PLAN, RUNS, TURNS, PROCESSES, SUMMARY, CHECKS, FITS, MEMORY, COMPARISON, *REPLAY)

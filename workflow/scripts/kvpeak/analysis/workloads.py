@@ -1,0 +1,95 @@
+"""Turns, repeated requests and sequences: their rows, and whether memory grows with them."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from kvpeak.analysis.statistics import CONFIDENCE
+from kvpeak.base.columns import TURNS
+from kvpeak.base.numbers import KIB
+
+FEWEST = 32  # requests: with fewer the later half has no eight blocks
+BLOCKS = 8
+MARGIN_KIB = 1.0  # a request; what grows less takes a million requests for a gibibyte
+
+
+@dataclass(frozen=True)
+class Trend:
+    """How much is held more with each request, KiB, with its 95 % interval; over `requests`."""
+
+    slope_kib: float
+    low_kib: float
+    high_kib: float
+    requests: int
+
+
+def rows_of(events: list[dict]) -> list[dict]:
+    """The rows of TURNS in a process's events: one for each turn, request or sequence of a run."""
+    rows = []
+    for event in events:
+        if event.get("event") != "run" or not isinstance(event.get("parts"), list):
+            continue
+        differences = event.get("first_differences") or [None] * len(event["parts"])
+        for part, difference in zip(event["parts"], differences, strict=False):
+            rows.append(
+                {name: part.get(name) for name in TURNS.names}
+                | {"run": event["run"], "warmup": str(event["warmup"]).lower()}
+                | {"first_difference": difference}
+                | _speeds(part)
+            )
+    return rows
+
+
+def _speeds(part: dict) -> dict:
+    prefill, first, decode = (part.get(name) for name in ("prefill_s", "ttft_s", "decode_s"))
+    steps = part["generated_tokens"] - 1
+    return {
+        "prefill_tok_s": part["prompt_tokens"] / prefill if prefill else None,
+        "ttft_ms": None if first is None else 1000 * first,
+        "decode_tok_s": steps / decode if decode and steps > 0 else None,
+    }
+
+
+def trend(held_mib) -> Trend | None:
+    """The growth of a series of MiB, one value a request; None with fewer than FEWEST.
+
+    A pool fills up at first, and that is no leak: only the later half counts. It is cut into blocks
+    of neighbours, because what one request leaves lasts for a few more; a line is fitted to the
+    blocks' means by least squares, and its interval is Student's t with BLOCKS − 2 degrees of
+    freedom.
+    """
+    values = np.asarray(held_mib, float)
+    if values.size < FEWEST:
+        return None
+    size = (values.size // 2) // BLOCKS
+    later = values[values.size - size * BLOCKS :].reshape(BLOCKS, size).mean(axis=1)
+    at = size * np.arange(BLOCKS)
+    fit = stats.linregress(at, later)
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2) * fit.stderr
+    slope, half = (float(value) * KIB for value in (fit.slope, half))
+    return Trend(slope, slope - half, slope + half, values.size)
+
+
+def leaks(found: Trend, margin_kib: float) -> bool | None:
+    """Whether the whole interval is above the margin; None where the margin lies inside it."""
+    if found.low_kib > margin_kib:
+        return True
+    return None if found.high_kib > margin_kib else False
+
+
+def spell_trend(found: Trend) -> str:
+    """E.g. `64.1 KiB a request (95 % 63.0 to 65.2), over the later half of 200`."""
+    return (
+        f"{found.slope_kib:,.2f} KiB a request (95 % {found.low_kib:,.2f} to {found.high_kib:,.2f}), "
+        f"over the later half of {found.requests}"
+    )
+
+
+def mean_series(rows: list[dict], column: str) -> list[float]:
+    """One value a turn, in their order: the mean over the recorded runs of all processes."""
+    series: dict[int, list[float]] = {}
+    for row in rows:
+        if row["turn"] is not None and row[column] is not None and not row["warmup"]:
+            series.setdefault(int(row["turn"]), []).append(float(row[column]))
+    return [float(np.mean(series[turn])) for turn in sorted(series)]

@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> None:
         print(error, file=sys.stderr)
         say_why_not(given.out, UNAVAILABLE, f"not finished after {given.limit:g} s")
         return
-    if done.returncode == 0:
+    if done.returncode == 0 and given.out.exists():
         return
     outcome = UNAVAILABLE if done.returncode == UNAVAILABLE_CODE else FAILED
     say_why_not(given.out, outcome, _reason(done, given.step))

@@ -54,7 +54,10 @@ def prepared(commit: str, packages: dict[str, str], out: Path | None = None) -> 
         return
     how, python = {}, None
     if missing_packages(packages):
-        resolution = resolved(commit, packages)
+        try:
+            resolution = resolved(commit, packages)
+        except Unavailable as error:
+            raise error.within(f"commit {commit}") from None
         python = build(commit, resolution)
         how = {"resolved": resolution.how, "until": resolution.until}
     found = distributions(python)

@@ -8,6 +8,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from kvpeak.runner.capped import Capped
 from kvpeak.system.exit_watch import watch_exit
 from kvpeak.system.leash import Leash
 from kvpeak.system.process_tree import ProcessTree, children, inherit_orphans
@@ -21,44 +22,61 @@ class Child:
     output.
     """
 
-    def __init__(self, argv: list[str], env: dict[str, str], stderr: Path, cwd: str | None = None):
+    def __init__(
+        self, argv: list[str], env: dict[str, str], messages: Path, cwd: str | None = None
+    ):
         """Start it in the folder `cwd` (default: this process's). Raises OSError if the program
         cannot be started.
+
+        messages: where the beginning and the end of its standard error go.
         """
         inherit_orphans()
+        self._messages = Capped(messages)
         self._leash = Leash()
         others = children(os.getpid())
         try:
-            with stderr.open("wb") as log:
-                self._popen = subprocess.Popen(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=log,
-                    env=env,
-                    cwd=cwd,
-                    start_new_session=True,
-                    preexec_fn=self._leash.tie,  # safe: the runner has a single thread
-                )
+            self._popen = subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=env,
+                cwd=cwd,
+                start_new_session=True,
+                preexec_fn=self._leash.tie,  # safe: the runner has a single thread
+            )
         except BaseException:
             self._leash.release()
+            self._messages.close()
             raise
         self.pid = self._popen.pid
         self.tree = ProcessTree(self.pid, others)
         self._exit = watch_exit(self.pid)
-        self._stdout = self._popen.stdout.fileno()
-        os.set_blocking(self._stdout, False)
-        self._open = True
+        self._stdout, self._stderr = (
+            stream.fileno() for stream in (self._popen.stdout, self._popen.stderr)
+        )
+        self._open = {self._stdout, self._stderr}
+        for stream in self._open:
+            os.set_blocking(stream, False)
 
     def read(self, timeout_s: float) -> bytes:
-        """What it has written; waits at most `timeout_s` for it. b"" if there is nothing."""
+        """What it has written on its standard output; waits at most `timeout_s` for it. b"" if
+        there is nothing.
+
+        What it has written on its standard error goes to the messages, before the output is read.
+        """
         if not self._open:
             time.sleep(timeout_s)
             return b""
-        if not select.select([self._stdout], [], [], timeout_s)[0]:
-            return b""
-        data = os.read(self._stdout, CHUNK)
-        self._open = bool(data)
+        ready = select.select([*self._open], [], [], timeout_s)[0]
+        if self._stderr in ready:
+            self._messages.write(self._read(self._stderr))
+        return self._read(self._stdout) if self._stdout in ready else b""
+
+    def _read(self, stream: int) -> bytes:
+        data = os.read(stream, CHUNK)
+        if not data:
+            self._open.discard(stream)
         return data
 
     def exited(self) -> bool:
@@ -83,9 +101,10 @@ class Child:
     def rest(self) -> bytes:
         """What it had written before it exited. Ends what it left running, so that this ends."""
         self._signal(signal.SIGKILL)
-        parts = []
-        while self._open and sum(map(len, parts)) < MOST_LEFT and (part := self.read(0)):
-            parts.append(part)
+        parts, left = [], MOST_LEFT
+        while self._open and left > 0 and select.select([*self._open], [], [], 0)[0]:
+            parts.append(self.read(0))
+            left -= CHUNK
         return b"".join(parts)
 
     def reap(self) -> None:
@@ -96,7 +115,9 @@ class Child:
         _, status, self.usage = os.wait4(self.pid, 0)
         self.code = self._popen.returncode = os.waitstatus_to_exitcode(status)
         self._popen.stdout.close()
-        self.tree.reap()
+        self._popen.stderr.close()
+        self._messages.close()
+        self.tree.end()
 
     def _signal(self, number: int) -> None:
         """Send it to the whole session; the zombie keeps the number from being used again."""

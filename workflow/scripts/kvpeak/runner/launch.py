@@ -9,6 +9,7 @@ from kvpeak.protocol.events import Conversation
 from kvpeak.protocol.programs import engine_argv
 from kvpeak.runner import build_record
 from kvpeak.runner.attempt import Attempt
+from kvpeak.runner.capped import Capped
 from kvpeak.runner.child import Child
 from kvpeak.runner.cpu_time import count_cpu_s
 from kvpeak.runner.energy import machine_energy, process_energy
@@ -16,7 +17,7 @@ from kvpeak.runner.outcome import Ended
 from kvpeak.runner.table_output import Table
 from kvpeak.runner.watch import Guard, Watch
 from kvpeak.runner.watched import Watched
-from kvpeak.system import machine
+from kvpeak.system import machine, programs
 from kvpeak.system.process_memory import memory_of
 
 
@@ -32,7 +33,7 @@ def run_engine(attempt: Attempt, available_mib: float) -> Ended:
     watched = Watched(_answers(attempt))
     cpu_s = count_cpu_s(attempt.request)
     kills, wall, clock = machine.oom_kills(), attempt.wall(), attempt.clock()
-    with attempt.answers.open("wb", buffering=0) as raw, _child(attempt) as child:
+    with Capped(attempt.answers) as raw, _child(attempt) as child:
         memory = memory_of(child.pid)
         energy = energy or process_energy(child.pid)
         Watch(attempt, child, memory, guard, watched, raw, energy).run()
@@ -65,7 +66,9 @@ def _answers(attempt: Attempt) -> Conversation | Table:
 @contextlib.contextmanager
 def _child(attempt: Attempt) -> Iterator[Child]:
     """The engine's process, which is stopped if the block fails, and reaped in any case."""
-    environment = os.environ | attempt.request.get("env", {})
+    # another program sees no tokens; our own engines may fetch with them
+    own = programs.environment() if attempt.external else os.environ
+    environment = own | attempt.request.get("env", {})
     if attempt.gpu:
         environment["CUDA_VISIBLE_DEVICES"] = attempt.gpu.uuid
     folder = attempt.request["external"]["folder"] if attempt.external else None

@@ -37,8 +37,14 @@ def git(*arguments: str, folder: Path | None = None, limit_s: float = QUICK_S) -
     except Unavailable as error:
         raise GitError(str(error)) from None
     if done.returncode:
-        raise GitError(f"git {arguments[0]} failed ({last_line(done.stderr) or done.returncode})")
+        raise GitError(f"git {arguments[0]} failed ({_cause(done.stderr) or done.returncode})")
     return done.stdout.strip()
+
+
+def _cause(said: str) -> str:
+    """The line that git calls fatal; advice follows it."""
+    lines = (line.strip() for line in said.splitlines())
+    return next((line for line in lines if line.startswith(("fatal:", "ssh:"))), last_line(said))
 
 
 def git_or_nothing(*arguments: str, folder: Path | None = None) -> str:

@@ -7,7 +7,9 @@ has left its session is found. Elsewhere an orphan is lost.
 import contextlib
 import ctypes
 import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,7 @@ from kvpeak.system.process_memory import Sample, sample_of
 
 PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
 PROC = Path("/proc")
+GONE_S = 5.0  # the longest that processes which were killed are waited for
 
 
 class ProcessTree:
@@ -53,11 +56,15 @@ class ProcessTree:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, number)
 
-    def reap(self) -> None:
-        """Take the exit codes of orphans that have ended, so that no zombie stays."""
-        for pid in children(os.getpid()) - self._others - {self._root}:
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(pid, os.WNOHANG)
+    def end(self) -> None:
+        """Kill what is left when the root has been reaped, and reap it, so that no zombie stays."""
+        deadline = time.monotonic() + GONE_S
+        while (left := self.descendants()) and time.monotonic() < deadline:
+            self.signal(signal.SIGKILL)
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.005)
 
 
 def inherit_orphans() -> None:

@@ -144,7 +144,9 @@ def ended(known: dict, rows: Timeline, counted: dict | None = None) -> SimpleNam
     run = {"known": known} | (counted or {})
     conversation = SimpleNamespace(runs=[run], first=lambda name: {})
     phases = [{"phase": "decode-0", "start_s": 1.0}]
-    watched = SimpleNamespace(conversation=conversation, timeline=rows, phases=phases)
+    watched = SimpleNamespace(
+        conversation=conversation, timeline=rows, phases=phases, peak_tree_mib=None
+    )
     return SimpleNamespace(watched=watched, peaks=Peaks(300.0, "test", 300.0))
 
 

@@ -1,7 +1,7 @@
 """What a process has started, and all that these have started: their memory, and their end.
 
-A process that loses its parent goes to the next reaper above, which the runner makes itself (Linux); so even one that
-has left its session is found. Elsewhere an orphan is lost.
+A process that loses its parent goes to the next reaper above, which the runner makes itself (Linux).
+So even one that has left its session is found. Elsewhere an orphan is lost.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ GONE_S = 5.0  # the longest that processes which were killed are waited for
 
 
 class ProcessTree:
-    """The descendants of `root`, a child of this process, and what this process has inherited from it."""
+    """The descendants of `root`, a child of this process, and what this process inherited from it."""
 
     def __init__(self, root: int, others: set[int]):
         """others: children of this process that do not belong to the tree."""
@@ -40,8 +40,10 @@ class ProcessTree:
         return found
 
     def sample(self) -> Sample | None:
-        """The memory of all below the root, added; None if there is nothing. Pages that two of them share
-        count twice."""
+        """The memory of all below the root, added; None if there is nothing.
+
+        Pages that two of them share count twice.
+        """
         samples = [sample for pid in self.descendants() if (sample := sample_of(pid))]
         if not samples:
             return None
@@ -84,7 +86,7 @@ def children(pid: int) -> set[int]:
 
 
 def _linux_children(pid: int) -> set[int]:
-    """By /proc/PID/task/TID/children (proc_pid_task(5)), the children that each thread has started."""
+    """By /proc/PID/task/TID/children (proc_pid_task(5)): what each thread has started."""
     found = set()
     with contextlib.suppress(OSError):
         for thread in os.scandir(PROC / str(pid) / "task"):

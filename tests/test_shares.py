@@ -71,3 +71,13 @@ def test_two_axes_share_the_variance_by_their_sums_of_squares():
 
 def test_equal_peaks_have_no_shares():
     assert shares_of_variance(results(lambda *_: 1000.0)) == []
+
+
+def test_axes_that_change_together_are_named_together():
+    found = results(lambda tokens, cache, variant: {"naive": 14_000.0, "fused": 4_000.0}[variant])
+    summary = {
+        cell: row | {"cap": {"naive": "none", "fused": "default"}[row["variant"]]}
+        for cell, row in found.summary.items()
+    }
+    first, *_ = shares_of_variance(Results({}, summary, {}))
+    assert first.together == ["cap", "variant"]

@@ -229,7 +229,7 @@ def test_two_gpus_measure_two_cells_at_once(project, monkeypatch):
         spans.append((start, start + record["elapsed_s"]))
     assert max(start for start, _ in spans) < min(end for _, end in spans)
     assert len({record["machine"]["before"]["gpu"]["name"] for record in records}) == 1
-    assert "on one of 2 GPUs, with others beside it" in project.read("report/finding.md")
+    assert "on one of 2 GPUs, with others beside it" in project.read("report/details.md")
 
 
 def test_a_failing_claim_fails_check_and_not_the_finding(measured):

@@ -10,6 +10,7 @@ from kvpeak.base.axes import AXES
 
 SETTINGS = ("commit", "kv_cache", "cap", "variant")
 MIN_CELLS = 4
+CONFOUNDED = 0.9  # of the largest share
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,12 @@ class Shares:
     def first(self) -> str:
         """The axis with the largest share."""
         return max(self.shares, key=self.shares.get)
+
+    @property
+    def together(self) -> list[str]:
+        """The axes whose share is about that of the first: these cells do not tell them apart."""
+        most = self.shares[self.first]
+        return [axis for axis, share in self.shares.items() if share >= CONFOUNDED * most]
 
 
 def shares_of_variance(results: Results) -> list[Shares]:

@@ -24,7 +24,13 @@ from kvpeak.experiment.status import missing_cells
 from kvpeak.report import sources, tables
 from kvpeak.report.answers import answers_section
 from kvpeak.report.claims import claims_section
-from kvpeak.report.deciders import growth_lines, small_lines, unstable_lines, variance_lines
+from kvpeak.report.deciders import (
+    growth_lines,
+    small_lines,
+    speed_line,
+    unstable_lines,
+    variance_lines,
+)
 from kvpeak.report.doubts import cell_path, doubts, mostly_flagged
 from kvpeak.report.fits import fits_section
 from kvpeak.report.growth import growth_section
@@ -116,6 +122,7 @@ def answers(results: Results, compared: list, summary: list[dict], cells: Path) 
         "opening": opening(results, lead, effects[first.slug] if first else []),
         "where": where_table(results, compared),
         "comparisons": [comparison_section(each, effects[each.slug], mark) for each in compared],
+        "speeds": speed_line(effects),
         "variance": variance_lines(results),
         "small": small_lines(compared),
         "unstable": unstable_lines(results),

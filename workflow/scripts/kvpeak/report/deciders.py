@@ -38,16 +38,15 @@ def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
         )
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     parts += [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
-    open_ones = [effect for effect in speeds if effect.verdict not in ESTABLISHED]
-    if open_ones:
-        names = " and ".join(SPEEDS[effect.quantity][0] for effect in open_ones)
-        parts.append(f"{names}: no change established")
     text = escape("; ".join(parts) or "no pair of cells was measured to the end")
     title = heading(comparison)
     return Markdown(f"{link(title, f'details.md#{title}')}: {text}.")
 
 
 def _peak(effect: Effect) -> str:
+    if effect.pairs == 1:
+        predicted = "" if effect.live else "replayed, a prediction: "
+        return f"{predicted}one pair of cells, ratio {effect.ratio:.2f}"
     count = f"{effect.below} of {effect.pairs} pairs lower, {effect.above} higher"
     spread = f"ratios {effect.smallest:.2f} to {effect.largest:.2f}"
     if not effect.live:
@@ -75,6 +74,14 @@ def spell_pooled(effect: Effect) -> str:
     return f"over {effect.pairs} pairs of cells, {text}."
 
 
+def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
+    """Once for all comparisons: that the speeds which no line names are open."""
+    speeds = [effect for some in found.values() for effect in some if effect.quantity != PEAK]
+    if all(effect.verdict in ESTABLISHED for effect in speeds):
+        return []
+    return [escape("Where a line names no speed, a change of speed is not established.")]
+
+
 def variance_lines(results: Results) -> list[Markdown]:
     """For each model: which axis goes with most of the differences at its longest prompt, and how
     much of them at its shortest.
@@ -88,12 +95,15 @@ def variance_lines(results: Results) -> list[Markdown]:
         axis = long.first
         if max(long.shares[axis], short.shares.get(axis, 0.0)) < MIN_SHARE:
             continue
+        axes = " and ".join(f"the {axis.replace('_', ' ')}" for axis in long.together)
         text = (
             f"Of {model}'s {long.cells} cells at {long.tokens:,} tokens, "
             f"{percent(long.shares[axis], 0, sign=False)} of the variance of the peak (its "
-            f"logarithm) goes with the {axis.replace('_', ' ')}"
+            f"logarithm) goes with {axes}"
         )
-        if short.tokens != long.tokens:
+        if len(long.together) > 1:
+            text += ", which these cells do not tell apart"
+        elif short.tokens != long.tokens:
             share = percent(short.shares.get(axis, 0.0), 0, sign=False)
             text += f"; at {short.tokens:,} tokens {share}"
         lines.append(escape(f"{text}."))

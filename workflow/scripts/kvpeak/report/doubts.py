@@ -126,12 +126,13 @@ def _of_the_setting(found: dict) -> list[Markdown]:
             "No cell ran as mlx-lm runs (its loop, its cache, MLX's own limit): what was measured "
             "is a laboratory setting."
         )
-    for model in found["models"]:
-        if model["weights"] == "random":
-            lines.append(
-                f"{code(model['name'])} has random weights in the model's shapes: its memory and "
-                "speed are those of the shapes, its text means nothing."
-            )
+    random = [code(model["name"]) for model in found["models"] if model["weights"] == "random"]
+    if random:
+        has = "has" if len(random) == 1 else "have"
+        lines.append(
+            f"{', '.join(random)} {has} random weights in the model's shapes: memory and speed are "
+            "those of the shapes, the text means nothing."
+        )
     for axis, name in found["single"].items():
         lines.append(
             f"One {axis.replace('_', ' ')} was measured, {code(name)}: nothing is said about "

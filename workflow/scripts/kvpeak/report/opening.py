@@ -120,8 +120,7 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     shared = [axis for axis in AXES if len({row[axis] for row in rows}) == 1]
     body = [
         [
-            ", ".join(spell_name(axis, row[axis]) for axis in AXES if axis not in shared)
-            or row["model"],
+            _label(row, shared),
             Markdown(f"{'≥ ' * is_lower_bound(row)}{number(row['peak_mib'])}"),
             *map(number, row["parts"]),
         ]
@@ -130,3 +129,15 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     names = ", ".join(spell_name(axis, rows[0][axis]) for axis in shared)
     header = [f"MiB ({names})" if names else "MiB", "peak", *PARTS]
     return markdown.table([markdown.escape(header[0]), *header[1:]], body, " " + "r" * 5)
+
+
+def _label(row: dict, shared: list[str]) -> str:
+    """What tells a cell from the others of a table; a stock cell needs no names of its setting."""
+    where = ("commit", "model", "prompt")
+    setting = [axis for axis in AXES if axis not in where]
+    told = [row[axis] for axis in where if axis not in shared]
+    if is_stock(row):
+        told.append("as mlx-lm runs")
+    else:
+        told += [spell_name(axis, row[axis]) for axis in setting if axis not in shared]
+    return ", ".join(told) or row["model"]

@@ -29,6 +29,7 @@ MODULES = {
     "analysis/claims": ["test_claims.py"],
     "analysis/comparisons": ["test_comparisons.py"],
     "analysis/least_work": ["test_least_work.py"],
+    "analysis/fits": ["test_fits.py"],
     "analysis/results": ["test_results.py", "test_comparisons.py", "test_claims.py"],
     "replay/pools": ["test_pools.py", "test_prediction.py"],
     "replay/family": ["test_traces.py", "test_prediction.py"],

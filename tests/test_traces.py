@@ -103,6 +103,62 @@ def test_every_size_of_llama_s_prefill():
     )
 
 
+def test_llama_in_float32_casts_nothing():
+    work, shapes = Workload(65, "cat", 2, runs=1), find_shapes(MODELS[3], "float32")
+    found = [r for r in requests(candle_trace(shapes, work)) if r.kind == "alloc"]
+    assert not [
+        request.role for request in found if request.role.endswith("_f32") and request.layer == 0
+    ]
+    attention = {r.nbytes for r in found if (r.role, r.layer) == ("attention", 0)}
+    assert attention == {65 * 2048 * 4, 2048 * 4}
+    assert {r.nbytes for r in found if r.role.startswith("logits")} == {128256 * 4}
+
+
+def test_llama_copies_a_strided_v_once_when_the_first_token_joins_the_prompt_s():
+    """The join of the first decode step is a transposed view; from its copy on v is contiguous."""
+    tokens, kv = 65, 512 * 2
+    found = [
+        (request.role, request.nbytes)
+        for request in requests(
+            candle_trace(find_shapes(MODELS[3]), Workload(tokens, "cat", 4, runs=1))
+        )
+        if request.layer == 5 and request.kind == "alloc" and request.role in ("v_joined", "v_cat")
+    ]
+    prefill, *decode = found
+    assert prefill == ("v_joined", tokens * 2048 * 2)  # of the repeated heads
+    assert decode == [
+        ("v_joined", (tokens + 1) * kv),
+        ("v_cat", (tokens + 1) * kv),
+        ("v_cat", (tokens + 2) * kv),
+        ("v_cat", (tokens + 3) * kv),
+    ]
+
+
+@pytest.mark.parametrize("kv_cache", ["cat-contiguous", "prealloc"])
+def test_llama_joins_no_view_where_v_was_copied(kv_cache):
+    work = Workload(65, kv_cache, 4, runs=1, capacity=80)
+    roles = {request.role for request in requests(candle_trace(find_shapes(MODELS[3]), work))}
+    assert "v_joined" not in roles
+
+
+def test_a_prompt_of_one_token_leaves_no_view_in_the_cache():
+    work = Workload(1, "cat", 4, runs=1)
+    for model in (MODELS[1], MODELS[3]):
+        roles = {request.role for request in requests(candle_trace(find_shapes(model), work))}
+        assert "v_joined" not in roles
+
+
+def test_qwen2_joins_the_view_of_v_at_every_step():
+    """Its cache stays a transposed view, so that repeat_kv joins it each time before it is copied."""
+    work = Workload(65, "cat", 3, runs=1)
+    joined = [
+        request.nbytes
+        for request in requests(candle_trace(find_shapes(MODELS[1]), work))
+        if (request.kind, request.role, request.layer) == ("alloc", "v_joined", 0)
+    ]
+    assert joined == [tokens * 14 * 64 * 2 for tokens in (65, 66, 67)]
+
+
 def test_every_size_of_a_quantised_model_s_prefill():
     """Qwen2.5-7B Q4_K_M: hidden 3,584, 28 heads and 4 KV heads of 128; activations in float32."""
     tokens = 300

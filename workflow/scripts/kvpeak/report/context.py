@@ -40,6 +40,7 @@ from kvpeak.report.limits import limits_section
 from kvpeak.report.opening import opening, where_table
 from kvpeak.report.pools import pools_of, pools_section
 from kvpeak.report.sections import comparison_section
+from kvpeak.report.workloads import workloads_section
 
 NO_COMPARISON = Lead(
     "What these cells take",
@@ -73,6 +74,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "history": history_section(histories(results, releases_of(matrix))),
         "pools": pools_section(pools_of(summary, matrix.variants, folder / "cells")),
         "growth": growth_section(results),
+        "workloads": workloads_section(results),
         "fits": fits_section(fits_rows(results, folder)),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": claims_section(checks),

@@ -16,6 +16,7 @@ from kvpeak.report.pools import pools_figure, pools_of
 from kvpeak.report.replay_figures import captured_bytes
 from kvpeak.report.style import Figure
 from kvpeak.report.timelines import memory_over_time, timelines
+from kvpeak.report.workloads import workloads_figure
 
 
 def draw(
@@ -44,6 +45,7 @@ def draw(
     figures.append(history_figure(histories(results, releases or {})))
     summary = list(results.summary.values())
     figures.append(pools_figure(pools_of(summary, variants or {}, cells)))
+    figures.append(workloads_figure(results))
     if replay:
         figures.append(captured_bytes(read_holders(replay)))
     return [figure for figure in figures if figure]

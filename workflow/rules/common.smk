@@ -42,7 +42,7 @@ PREFIX = (
     f'PATH={shlex.quote(str(Path(sys.executable).parent))}:"$PATH"; {SHOWN}'
 )
 shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))
-from calibrate import DTYPES
+from kvpeak.commands.calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all

@@ -1,76 +1,8 @@
-"""Measure what an engine's environment can do at most on this machine: arithmetic, and moving
-memory.
+"""Measure what an engine's environment can do at most on this machine: arithmetic, and moving memory."""
 
-Takes a few seconds, once per machine and environment (kvpeak/live/calibration.py).
-"""
-
-import argparse
-import json
-import os
-import subprocess
 import sys
-from pathlib import Path
 
-from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_json
-from kvpeak.live.blas import load_blas
-
-DTYPES = ("float32", "bfloat16", "float16")
-
-
-def measure(dtypes: list[str]) -> dict:
-    """FLOP/s and bytes/s of each type, in this process's MLX."""
-    served = load_blas()
-    from kvpeak.live import calibration  # imports MLX, which the BLAS has to precede
-
-    return calibration.measure(dtypes, served)
-
-
-def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
-    """Measure in a process of the environment's own interpreter. Raises UserError where that
-    fails.
-    """
-    from kvpeak.system import machine  # an environment of an engine need not have what these import
-    from kvpeak.system.lock import measuring_alone
-    from kvpeak.system.nvml import chosen_gpu, open_gpu
-
-    def say(text: str) -> None:
-        print(f"calibrate {commit}: {text}", file=sys.stderr)
-
-    with measuring_alone(f"calibration of {commit}", (), say, lambda: None):
-        gpu = open_gpu(chosen_gpu(None, os.environ.get("CUDA_VISIBLE_DEVICES")))
-        name = machine.state(gpu and gpu.state())["name"]
-        command = [python, __file__, "--measure", "--dtypes", *dtypes]
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
-    if done.returncode:
-        raise UserError(f"{commit}: exit code {done.returncode}; the lines above say why")
-    return {"commit": commit, "machine": name} | json.loads(done.stdout)
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--commit", help="the environment's name")
-    parser.add_argument(
-        "--python", default=sys.executable, help="its interpreter; default: this one"
-    )
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
-    parser.add_argument("--out", type=Path, help="where the JSON goes")
-    parser.add_argument(
-        "--measure", action="store_true", help="measure in this process and print the JSON"
-    )
-    arguments = parser.parse_args()
-    if arguments.measure:
-        print(json.dumps(measure(arguments.dtypes)))
-        return 0
-    if not (arguments.commit and arguments.out):
-        parser.error("--commit and --out are needed")
-    try:
-        write_json(arguments.out, calibrate(arguments.commit, arguments.python, arguments.dtypes))
-    except UserError as error:
-        print(f"calibrate: {error}", file=sys.stderr)
-        return 1
-    return 0
-
+from kvpeak.base.program import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main("kvpeak.commands.calibrate"))

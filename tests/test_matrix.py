@@ -396,3 +396,27 @@ def test_too_many_combinations_are_refused_before_they_are_made():
         ConfigError, match="48,000,000 combinations of the six axes; expected at most"
     ):
         matrix(prompts=names, variants={f"v{number}": {} for number in range(2000)}, compare=[])
+
+
+def test_names_that_differ_in_case_only_are_refused():
+    with pytest.raises(ConfigError, match=r"prompts.Short: differs from short in upper and lower"):
+        matrix(prompts={"short": {"tokens": 9}, "Short": {"tokens": 10}})
+
+
+def test_a_number_that_begins_with_0_is_refused(tmp_path):
+    file = tmp_path / "matrix.yaml"
+    file.write_text("tokens: 010\n")
+    with pytest.raises(ConfigError, match="line 1: 010: a number must not begin with 0"):
+        load_yaml(file)
+    file.write_text("tokens: [0, 10, -1, 0x10]\n")
+    assert load_yaml(file) == {"tokens": [0, 10, -1, 16]}
+
+
+@pytest.mark.parametrize(
+    "address", ["https://me:pw@host/x", "https://token@host/x", "ssh://a:b@h/x"]
+)
+def test_a_password_in_an_address_is_refused(address):
+    with pytest.raises(ConfigError, match="holds a user or a password") as error:
+        matrix(commits={"c": COMMAND | {"repository": address}})
+    assert "pw" not in str(error.value).replace("password", "")
+    matrix(commits={"c": COMMAND | {"repository": "git@host:x/y.git"}})

@@ -25,11 +25,25 @@ SECTION = dict(
 
 def check_matrix(matrix) -> None:
     """Raises ConfigError for the first thing in a Matrix that does not fit the rest of it."""
+    _check_names(matrix)
     _check_selectors(matrix)
     _check_compare(matrix)
     _check_caps(matrix)
     _check_env(matrix)
     _check_prompts(matrix)
+
+
+def _check_names(matrix) -> None:
+    """Names become folders, and some disks do not tell upper from lower case."""
+    for axis in AXES:
+        seen: dict[str, str] = {}
+        for name in matrix.axis(axis):
+            if (other := seen.setdefault(name.lower(), name)) != name:
+                raise ConfigError(
+                    matrix.file,
+                    f"{SECTION[axis]}.{name}",
+                    f"differs from {other} in upper and lower case only; expected another name",
+                )
 
 
 def _check_env(matrix) -> None:

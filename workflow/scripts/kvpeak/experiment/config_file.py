@@ -62,6 +62,11 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
         return super().construct_mapping(node, deep)
 
     def construct_yaml_int(self, node):
+        if re.fullmatch(r"[-+]?0[0-9_]+", node.value):  # YAML 1.1 reads 010 as 8
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value}: a number must not begin with 0",
+                problem_mark=node.start_mark,
+            )
         value = super().construct_yaml_int(node)
         if abs(value) >= 1 << 63:  # thousands of digits cannot even be spelled in a message
             raise yaml.MarkedYAMLError(

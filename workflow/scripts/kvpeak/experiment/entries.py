@@ -2,6 +2,7 @@
 defaults.
 """
 
+import re
 from pathlib import Path
 
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
@@ -33,6 +34,13 @@ def _command_entry(file, key: str, entry: dict) -> dict:
     for needed in ("repository", "revision", "run", "output"):
         if needed not in entry:
             raise ConfigError(file, key, f"key {needed} is missing; engine command needs it")
+    if re.search(r"^https?://[^/]*@|://[^/@]*:[^/]*@", entry["repository"]):
+        raise ConfigError(
+            file,
+            f"{key}.repository",
+            "holds a user or a password, which would be published; expected an address without, "
+            "and the rest in git's own credentials",
+        )
     for number, argument in enumerate(entry["run"]):
         _check_placeholders(file, f"{key}.run[{number}]", argument)
     _check_placeholders(file, f"{key}.output.file", entry["output"]["file"])

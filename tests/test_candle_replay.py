@@ -8,8 +8,11 @@ from pathlib import Path
 import mlx.core as mx
 import pytest
 
+from kvpeak.base.numbers import MIB
+from kvpeak.inputs.shapes import read_shapes, weight_tensors
 from kvpeak.protocol.events import Conversation, parse_event
 from kvpeak.replay.memory import DeviceMemory, HostMemory
+from kvpeak.replay.weights import weights_bytes
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "workflow/scripts/candle_replay.py"
@@ -33,7 +36,8 @@ def start(folder: Path, cap="none", tokens=700, shapes=SHAPES, limits=None, **op
     request = {
         "cell": {},
         "engine": "candle-replay",
-        "model": {"name": "m", "folder": str(folder), "weights": "random"},
+        "model": {"name": "m", "folder": str(folder), "weights": "random"}
+        | options.pop("model", {}),
         "prompt": {"name": "p", "tokens": tokens, "path": "none"},
         "kv_cache": options.pop("kv_cache", "cat"),
         "cap": cap,
@@ -61,6 +65,21 @@ def test_real_and_counted_agree_within_two_per_cent(tmp_path, kv_cache, cap):
     assert seen["peak_pool_mib"] == books["peak_pool_mib"] > 20
     resident = seen["peak_rss_mib"] - seen["base_rss_mib"]
     assert resident == pytest.approx(books["peak_pool_mib"], rel=0.02)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_weights_that_are_converted_lie_in_rounded_buffers_beside_their_uploads(tmp_path, dtype):
+    """Counted and real memory hold both: the sum of the parts, while the first prefill runs."""
+    _, counted = start(tmp_path, "1x", buffers="counted", model={"dtype": dtype})
+    _, real = start(tmp_path, "1x", model={"dtype": dtype})
+    assert real.first("loaded")["dtype"] == dtype
+    books, seen = counted.first("done"), real.first("done")
+    assert seen["peak_pool_mib"] == books["peak_pool_mib"]
+    resident = seen["peak_rss_mib"] - seen["base_rss_mib"]
+    assert resident == pytest.approx(books["peak_pool_mib"], rel=0.02)
+    shapes = read_shapes(SHAPES, "here", dtype)
+    assert counted.first("loaded")["loaded_mib"] > weights_bytes(shapes) / MIB
+    assert weights_bytes(shapes) > sum(weight_tensors(shapes))
 
 
 def test_a_replay_has_runs_but_no_speed_and_says_who_holds_what(tmp_path):

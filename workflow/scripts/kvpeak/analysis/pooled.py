@@ -5,7 +5,8 @@ A pair of cells is a block: its two sides differ on the compared axis only. The 
 of the logarithms of after / before over the blocks, so that no cell counts more than another and
 the order of the sides does not matter. Its 95 % interval is Student's t over the blocks (a paired t
 on logarithms: Bland and Altman 1996, BMJ 312:1153), which holds how cells differ among each other
-and how processes differ within them. It is an interval for the mean over cells like these.
+and how processes differ within them. It is an interval for the mean over cells like these. With
+fewer pairs but enough processes, the interval of a speed is for the mean over these very cells.
 """
 
 import itertools
@@ -15,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, peak_range
-from kvpeak.analysis.statistics import CONFIDENCE, holm, within
+from kvpeak.analysis.comparisons import PRACTICAL, Change, Comparison, Pair, peak_range
+from kvpeak.analysis.statistics import CONFIDENCE, MIN_PROCESSES, holm, within
 from kvpeak.analysis.verdicts import Verdict
 
 MIN_BLOCKS = 5  # fewer pairs of cells have no interval
@@ -83,6 +84,10 @@ def pooled(comparison: Comparison, quantity: str) -> Effect | None:
     if not ratios:
         return None
     low, high, p = t_interval(np.log(ratios)) if live else (None, None, None)
+    if live and len(ratios) < MIN_BLOCKS and quantity != PEAK:
+        low, high, p = fixed_interval(
+            [pair.speeds[quantity] for pair in live if quantity in pair.speeds]
+        )
     return Effect(
         quantity=quantity,
         ratio=float(np.exp(np.mean(np.log(ratios)))),
@@ -113,6 +118,36 @@ def t_interval(logs: np.ndarray) -> tuple[float | None, float | None, float | No
     half = stats.t.ppf((1 + CONFIDENCE) / 2, logs.size - 1) * error
     low, high = np.exp([logs.mean() - half, logs.mean() + half])
     return float(low), float(high), float(stats.ttest_1samp(logs, 0).pvalue)
+
+
+def fixed_interval(
+    changes: list[Change],
+) -> tuple[float | None, float | None, float | None]:
+    """As t_interval, for the mean over these very cells: from how their processes differ alone.
+
+    Each side's variance is that of its mean (delta method on the logarithm), and the degrees of
+    freedom are Welch and Satterthwaite's. None each where a side has fewer than MIN_PROCESSES.
+    """
+    sides = [
+        (half / mean, n)
+        for change in changes
+        for half, mean, n in zip(
+            change.half_widths, (change.before, change.after), change.ratio.n[::-1], strict=True
+        )
+        if half is not None
+    ]
+    if len(sides) < 2 * len(changes) or min(n for _, n in sides) < MIN_PROCESSES:
+        return None, None, None
+    variances = [(half / stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) ** 2 for half, n in sides]
+    mean = float(np.mean([np.log(change.ratio.value) for change in changes]))
+    error = np.sqrt(sum(variances)) / len(changes)
+    if error == 0:
+        return float(np.exp(mean)), float(np.exp(mean)), float(mean == 0)
+    terms = [variance**2 / (n - 1) for variance, (_, n) in zip(variances, sides, strict=True)]
+    freedom = sum(variances) ** 2 / sum(terms)
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
+    p = 2 * stats.t.sf(abs(mean) / error, freedom)
+    return float(np.exp(mean - half)), float(np.exp(mean + half)), float(p)
 
 
 def _ratio(pair: Pair, quantity: str) -> float | None:

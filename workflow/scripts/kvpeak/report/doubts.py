@@ -96,8 +96,13 @@ def _of_repetition(found: dict) -> list[Markdown]:
 
 
 def _unstable(count: int) -> Markdown:
-    cells = "One cell does" if count == 1 else f"{number(count)} cells do"
-    return Markdown(f"{cells} not repeat: what is said of its tokens is about one of its answers.")
+    if count == 1:
+        said = "One cell does not repeat: what is said of its tokens is about one of its answers."
+        return Markdown(said)
+    return Markdown(
+        f"{number(count)} cells do not repeat: what is said of the tokens of such a cell is about "
+        "one of its answers."
+    )
 
 
 def _of_the_machine(found: dict) -> list[Markdown]:

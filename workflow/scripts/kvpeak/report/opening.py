@@ -89,7 +89,7 @@ def spell_prices(effects: list[Effect]) -> str:
         return text.strip()
     names = " and ".join(SPEEDS[effect.quantity][0] for effect in open_ones)
     few = all(effect.verdict == Verdict.NOT_TESTABLE for effect in open_ones)
-    why = "there are too few cells and processes" if few else "the cells differ too much"
+    why = "there are too few cells and processes" if few else "cells and processes differ too much"
     return f"{text}What it does to the speed of {names} is not established: {why}."
 
 

@@ -239,3 +239,33 @@ def test_mlx_decodes_into_caches_one_token_longer():
         if request.kind == "alloc" and request.layer == 0
     ]
     assert sizes == [tokens * 4 * 64 * 4 for tokens in (10, 11, 12, 13) for _ in range(2)]
+
+
+def test_the_fused_kernel_takes_two_passes_from_1024_keys_on():
+    work = Workload(1022, "cat", 3, runs=1, attention="fused")
+    scratch = [
+        (request.role, request.nbytes)
+        for request in requests(candle_trace(find_shapes(MODELS[1]), work))
+        if request.role.startswith("sdpa") and (request.kind, request.layer) == ("alloc", 0)
+    ]
+    sums = 14 * 32 * 4  # heads · blocks · float32; the partial results have head_dim 64 of them
+    assert scratch == [("sdpa_partial", 64 * sums), ("sdpa_sum", sums), ("sdpa_max", sums)]
+
+
+def test_qwen2_joins_zeros_for_the_old_tokens_to_a_later_chunk_s_mask():
+    work = Workload(300, "cat", 1, runs=1, prefill_chunk=128)
+    old = [
+        (request.kind, request.nbytes)
+        for request in requests(candle_trace(find_shapes(MODELS[1]), work))
+        if request.role == "mask_old" and request.kind != "free"
+    ]
+    assert old == [("shared", 128 * 128 * 2), ("shared", 44 * 256 * 2)]
+
+
+def test_a_prealloc_cache_that_took_k_and_v_in_leaves_none_to_the_attention():
+    blocks = list(candle_trace(find_shapes(MODELS[1]), Workload(65, "prealloc", 1, capacity=80)))
+    layer = next(block for block in blocks if block.phase == "prefill" and len(block.layers) > 1)
+    order = [(event.kind, event.tensor) for event in layer.script.events]
+    scores = order.index(("alloc", "scores"))
+    assert order.index(("free", "k_rope")) < scores
+    assert order.index(("free", "v_copy")) < scores

@@ -28,8 +28,9 @@ TINY_MATRIX = {
 }
 TINY_MODEL = """{
   "model_type": "qwen2", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
-  "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 512, "max_position_embeddings": 512,
-  "rms_norm_eps": 1e-06, "rope_theta": 10000.0, "tie_word_embeddings": false, "torch_dtype": "float32"
+  "num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 512,
+  "max_position_embeddings": 512, "rms_norm_eps": 1e-06, "rope_theta": 10000.0,
+  "tie_word_embeddings": false, "torch_dtype": "float32"
 }
 """
 TINY_EXPECTED = "claims: []\n"

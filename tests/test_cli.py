@@ -32,7 +32,8 @@ def test_help_version_and_a_misspelt_command_import_no_command_and_nothing_heavy
 import sys
 from kvpeak import cli
 cli.start({arguments!r})
-loaded = {{name.split(".")[0] for name in sys.modules}} & {{"mlx", "numpy", "pandas", "snakemake", "yaml"}}
+heavy = {{"mlx", "numpy", "pandas", "snakemake", "yaml"}}
+loaded = {{name.split(".")[0] for name in sys.modules}} & heavy
 loaded |= {{name for name in sys.modules if name.startswith("kvpeak.commands")}}
 sys.exit(", ".join(loaded) or 0)
 """
@@ -68,7 +69,10 @@ def test_every_command_explains_itself_at_80_columns(name):
 def test_the_completion_of_bash_offers_commands_and_options():
     script = f"""
 eval "$({KVPEAK} completion bash)"
-complete_it() {{ COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_kvpeak kvpeak "${{@: -1}}"; echo "${{COMPREPLY[@]}}"; }}
+complete_it() {{
+    COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _shtab_kvpeak kvpeak "${{@: -1}}"
+    echo "${{COMPREPLY[@]}}"
+}}
 complete_it kvpeak pub
 complete_it kvpeak compare --o
 """

@@ -47,7 +47,8 @@ fn main() {
         }
     }
     let mut table = fs::File::create(out).expect("out");
-    writeln!(table, "prompt,kv_cache,prompt_tokens,generated,prefill_tok_s,ttft_ms,decode_tok_s").unwrap();
+    let header = "prompt,kv_cache,prompt_tokens,generated,prefill_tok_s,ttft_ms,decode_tok_s";
+    writeln!(table, "{header}").unwrap();
     for _ in 0..3 {
         writeln!(table, "{prompt},{cache},17,8,1000,17.5,100").unwrap();
     }

@@ -25,7 +25,8 @@ def test_linux_files_give_cpu_governor_heat_and_power(tmp_path):
     found = linux(
         tmp_path,
         {
-            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3.00GHz\nmodel name\t: again\n",
+            "proc/cpuinfo": "processor\t: 0\nmodel name\t: Some CPU @ 3.00GHz\n"
+            "model name\t: again\n",
             f"{CPU0}/cpufreq/scaling_governor": "powersave\n",
             f"{CPU0}/thermal_throttle/core_throttle_count": "12\n",
             "sys/devices/system/cpu/cpu1/cpufreq/scaling_governor": "performance\n",

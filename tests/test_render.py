@@ -27,8 +27,12 @@ SMALL = ROOT / "tests/data/small"
 SNAPSHOTS = ROOT / "tests/data/findings"
 MATRIX = """
 commits: {mlx-0.32.4: {engine: mlx}}
-models: {tiny: {kind: random, config: tiny.json}, large: {kind: random, config: tiny.json, needs: gpu}}
-prompts: {alice-512: {tokens: 513, corpus: corpus.txt}, alice-2048: {tokens: 2049, corpus: corpus.txt}}
+models:
+  tiny: {kind: random, config: tiny.json}
+  large: {kind: random, config: tiny.json, needs: gpu}
+prompts:
+  alice-512: {tokens: 513, corpus: corpus.txt}
+  alice-2048: {tokens: 2049, corpus: corpus.txt}
 kv_caches: [cat, prealloc]
 caps: [none, 32MiB]
 variants: {default: {}}

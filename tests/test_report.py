@@ -23,7 +23,8 @@ pytestmark = [
 VISIT = """
 <script>
 const pause = () => new Promise(resolve => setTimeout(resolve, 300));
-const link = text => [...document.querySelectorAll("#app a")].find(a => a.textContent.trim() === text);
+const links = () => [...document.querySelectorAll("#app a")];
+const link = text => links().find(a => a.textContent.trim() === text);
 (async () => {
   const seen = {figures: {}, rows: {}};
   await pause();
@@ -38,7 +39,8 @@ const link = text => [...document.querySelectorAll("#app a")].find(a => a.textCo
       await pause();
       const shown = [...document.querySelectorAll("#app img")].pop();
       const box = shown.getBoundingClientRect();
-      seen.figures[line.querySelector("td").textContent] = [shown.naturalWidth, box.width, box.height];
+      const name = line.querySelector("td").textContent;
+      seen.figures[name] = [shown.naturalWidth, box.width, box.height];
     }
     link("Results").click();
     await pause();

@@ -99,8 +99,9 @@ def test_figures_that_the_engine_does_not_know_are_empty(cell):
 load()
 begin(0)
 say("prefilled", run=0)
-say("run", run=0, warmup=True, prompt_tokens=64, generated_tokens=1, prefill_s=None, ttft_s=None, decode_s=None,
-    tokens_sha256=None, peak_active_mib=None, peak_pool_mib=None)
+say("run", run=0, warmup=True, prompt_tokens=64, generated_tokens=1,
+    prefill_s=None, ttft_s=None, decode_s=None, tokens_sha256=None,
+    peak_active_mib=None, peak_pool_mib=None)
 say("outcome", outcome="unsupported", detail="enough")
 """)
     cell.run()
@@ -177,8 +178,8 @@ def test_a_killed_engine_fails_its_job_and_leaves_the_old_results(cell, where, n
 
 METAL = (
     "libc++abi: terminating due to uncaught exception of type std::runtime_error: [METAL] Command "
-    "buffer execution "
-    "failed: Insufficient Memory (00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."  # pragma: allowlist secret
+    "buffer execution failed: Insufficient Memory "
+    "(00000008:kIOGPUCommandBufferCallbackErrorOutOfMemory)."  # pragma: allowlist secret
 )
 
 

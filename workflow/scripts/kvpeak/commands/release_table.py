@@ -28,7 +28,7 @@ Written by `workflow/scripts/release_table.py`. Each release of MLX has a wheel 
 resolved as of that moment (column *until*), with hashes, when the matrix is planned. A pre-release is taken only where a release asks for
 one. What cannot be resolved is planned as unavailable, with the resolver's reason.
 
-"""
+"""  # noqa: E501
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -123,6 +123,9 @@ def document(found: dict[str, Resolution], peaks: dict[str, dict[str, str]]) -> 
     ]
     text = HEAD + str(table(header, body, "     r" + "r" * len(variants))) + "\n"
     if variants:
-        text += "\nPeaks are those of config/releases/matrix.yaml's cells; what did not end well says how it ended.\n"
+        text += (
+            "\nPeaks are those of config/releases/matrix.yaml's cells; what did not end well says "
+            "how it ended.\n"
+        )
     reasons = [f"- {v}: {r.unavailable}\n" for v, r in found.items() if r.unavailable]
     return text + ("\nUnavailable:\n\n" + "".join(reasons) if reasons else "")

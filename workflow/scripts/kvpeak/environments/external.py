@@ -2,7 +2,8 @@
 
     .kvpeak/mirrors/NAME.git           one mirror for each repository
     .kvpeak/engines/COMMIT/source      the checkout, in which the program is built and run
-    results/engines/COMMIT/engine.json what was built: revision, lock files, toolchain, program with its hash
+    results/engines/COMMIT/engine.json what was built: revision, lock files, toolchain, program
+                                       with its hash
 
 A copy of the record lies beside the checkout, written last: an interrupted build has none and
 starts again from nothing.

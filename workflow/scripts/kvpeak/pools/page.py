@@ -12,8 +12,10 @@ _COLOURS = {"reserved": "#c44e00", "held": "#0060a8", "asked for": "#5a9e2f"}
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; }
 table { border-collapse: collapse; } td, th { padding: .15rem .6rem; text-align: right; }
-td:first-child, th:first-child, td:last-child { text-align: left; } tr:nth-child(even) { background: #8881; }
-code, td:first-child { font-family: ui-monospace, monospace; font-size: .85em; } svg { width: 100%; }
+td:first-child, th:first-child, td:last-child { text-align: left; }
+tr:nth-child(even) { background: #8881; }
+code, td:first-child { font-family: ui-monospace, monospace; font-size: .85em; }
+svg { width: 100%; }
 .first { font-size: 1.3rem; } svg text { font: 12px system-ui, sans-serif; fill: currentColor; }
 """
 

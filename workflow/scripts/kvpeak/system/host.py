@@ -36,7 +36,8 @@ def has_nvidia_gpu() -> bool:
 def no_gpu_reason() -> str:
     """Say in a few words why this machine counts as having no GPU."""
     if has_nvidia_gpu():
-        return "needs a GPU: there is one, but MLX's CPU build is installed (make finding ACCEL=cuda13)"
+        built = "MLX's CPU build is installed"
+        return f"needs a GPU: there is one, but {built} (make finding ACCEL=cuda13)"
     return "needs a GPU (Metal or CUDA): this machine has none"
 
 

@@ -1,4 +1,6 @@
-"""Another program counts with everything that it has started: its peak, the guard, its end, and what it prints."""
+"""Another program counts with everything that it has started: its peak, the guard, its end, and
+what it prints.
+"""
 
 import hashlib
 import json
@@ -25,7 +27,9 @@ with open(sys.argv[1], "w") as table:
 
 @pytest.fixture
 def command(tmp_path):
-    """A cell of a program that is a shell script; `command(script)` makes it, with `program` beside it."""
+    """A cell of a program that is a shell script; `command(script)` makes it, with `program` beside
+    it.
+    """
 
     def make(script: str, mib: int = 600) -> Cell:
         source = tmp_path / ".kvpeak/engines/made-up/source"

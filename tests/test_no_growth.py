@@ -115,7 +115,8 @@ def test_the_claim_is_judged_from_the_turns(tmp_path):
     cell = ("mlx", "tiny", "requests", "cat", "none", "stock")
     expected = tmp_path / "expected.yaml"
     expected.write_text(
-        "claims:\n  - {claim: it does not leak, kind: no-growth, source: here, of: {kv_cache: cat}}\n"
+        "claims:\n  - {claim: it does not leak, kind: no-growth, source: here, of: {kv_cache: "
+        "cat}}\n"
     )
     for grows, verdict in ((0, "holds"), (64, "fails")):
         turns = [

@@ -149,7 +149,9 @@ def test_the_effects_are_those_that_an_audit_worked_out(cap, column, ratio, low,
 
 @pytest.mark.parametrize("processes", [4, 6])
 def test_few_pairs_with_enough_processes_have_an_interval_for_these_cells(processes):
-    """In 2000 trials of 3 pairs, whose effects are fixed, it covers their mean in 93 to 98 percent."""
+    """In 2000 trials of 3 pairs, whose effects are fixed, it covers their mean in 93 to 98
+    percent.
+    """
     rng = np.random.default_rng(processes)
     true = np.log([0.7, 0.8, 0.9])
     samples = rng.normal(1, 0.05, (TRIALS, 2, 3, processes))

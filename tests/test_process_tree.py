@@ -51,7 +51,8 @@ def test_the_guard_counts_what_the_engine_starts(cell):
 ORPHAN = """
 load()
 code = "import os, sys, time; open('orphan', 'w').write(str(os.getpid())); time.sleep(60)"
-subprocess.run(["sh", "-c", 'setsid "$0" -c "$1" & while [ ! -s orphan ]; do :; done', sys.executable, code])
+start = 'setsid "$0" -c "$1" & while [ ! -s orphan ]; do :; done'
+subprocess.run(["sh", "-c", start, sys.executable, code])
 for number in range(3):
     begin(number)
     finish(number)

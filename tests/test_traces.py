@@ -149,7 +149,9 @@ def test_a_prompt_of_one_token_leaves_no_view_in_the_cache():
 
 
 def test_qwen2_joins_the_view_of_v_at_every_step():
-    """Its cache stays a transposed view, so that repeat_kv joins it each time before it is copied."""
+    """Its cache stays a transposed view, so that repeat_kv joins it each time before it is
+    copied.
+    """
     work = Workload(65, "cat", 3, runs=1)
     joined = [
         request.nbytes

@@ -1,4 +1,6 @@
-"""What cannot be had is a result: its cells say why, everything else is measured, and the next run tries again."""
+"""What cannot be had is a result: its cells say why, everything else is measured, and the next run
+tries again.
+"""
 
 import copy
 import csv
@@ -37,7 +39,9 @@ def rows(project: Project, name: str) -> dict[tuple, dict]:
 
 
 def matrix() -> dict:
-    """One model, one prompt, one engine and one package cannot be had; the rest is one good cell and one that crashes."""
+    """One model, one prompt, one engine and one package cannot be had; the rest is one good cell
+    and one that crashes.
+    """
     found = copy.deepcopy(TINY_MATRIX)
     found["commits"] |= {
         "no-package": {"engine": "mlx", "packages": {"mlx": "0.0.999"}},
@@ -54,7 +58,10 @@ def test_each_thing_that_cannot_be_had_is_named_and_everything_else_is_measured(
     project, unreachable
 ):
     (project.folder / "prompts/short.txt").write_text("é" * 100)  # 200 bytes, but 100 characters
-    words = '{"version": "1.0", "model": {"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}}'
+    words = (
+        '{"version": "1.0", "model": '
+        '{"type": "WordLevel", "vocab": {"[UNK]": 0}, "unk_token": "[UNK]"}}'
+    )
     (project.folder / "models/tiny").mkdir(parents=True)
     project.write("models/tiny/tokenizer.json", words)
     data = matrix()
@@ -128,13 +135,21 @@ STEPS = {
         "exec 3<>/dev/tty || exit 1; read answer <&3",
         ("failed", "No such device or address"),
     ),
-    "asks on standard input": ("60", "read answer || { echo nobody >&2; exit 1; }", ("failed", "nobody")),
+    "asks on standard input": (
+        "60",
+        "read answer || { echo nobody >&2; exit 1; }",
+        ("failed", "nobody"),
+    ),
     "never ends": ("0.5", "sleep 1000 & sleep 1000", ("unavailable", "not finished after 0.5 s")),
     "is killed": ("60", "kill -9 $$", ("failed", "killed by SIGKILL")),
     "says nothing": ("60", "exit 3", ("failed", "ended with exit code 3")),
     "makes nothing": ("60", "true", ("failed", "ended with exit code 0")),
-    "cannot have something": ("60", "echo no such thing >&2; exit 69", ("unavailable", "no such thing")),
-}  # fmt: skip
+    "cannot have something": (
+        "60",
+        "echo no such thing >&2; exit 69",
+        ("unavailable", "no such thing"),
+    ),
+}
 
 
 @pytest.mark.parametrize("case", STEPS)
@@ -149,7 +164,9 @@ def test_a_step_that_makes_nothing_leaves_the_reason(tmp_path, case):
 
 @pytest.fixture
 def asking(tmp_path, monkeypatch) -> Path:
-    """A git and a cargo that ask questions, first on the PATH; returns where they write that they were answered."""
+    """A git and a cargo that ask questions, first on the PATH; returns where they write that they
+    were answered.
+    """
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("git", "cargo"):

@@ -181,7 +181,10 @@ def test_file_names_reach_no_shell(project):
 
 # The only HTML of a finding: what folds a table.
 FOLD = re.compile(r"<details>\n<summary>[^<]*</summary>|</details>")
-EVIL = "| x | <script>alert(1)</script>\n\n# Owned {{ 7 * 7 }} {% raw %} [a](javascript:alert(1)) ![i](http://x/y) `code"
+EVIL = (
+    "| x | <script>alert(1)</script>\n\n# Owned {{ 7 * 7 }} {% raw %} "
+    "[a](javascript:alert(1)) ![i](http://x/y) `code"
+)
 
 
 def test_what_engines_and_machines_say_is_text_in_the_finding(measured):

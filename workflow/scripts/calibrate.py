@@ -1,4 +1,6 @@
-"""Measure what an engine's environment can do at most on this machine: arithmetic, and moving memory."""
+"""Measure what an engine's environment can do at most on this machine: arithmetic, and moving
+memory.
+"""
 
 import sys
 

@@ -3,6 +3,6 @@
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import doctor
 
-sys.exit(main(doctor))
+if __name__ == "__main__":
+    sys.exit(main("kvpeak.commands.doctor"))

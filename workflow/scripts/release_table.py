@@ -3,7 +3,6 @@
 import sys
 
 from kvpeak.base.program import main
-from kvpeak.commands import release_table
 
 if __name__ == "__main__":
-    sys.exit(main(release_table))
+    sys.exit(main("kvpeak.commands.release_table"))

@@ -82,7 +82,8 @@ def leaks(found: Trend, margin_kib: float) -> bool | None:
 def spell_trend(found: Trend) -> str:
     """E.g. `64.1 KiB a request (95 % 63.0 to 65.2), over the later half of 200`."""
     return (
-        f"{found.slope_kib:,.2f} KiB a request (95 % {found.low_kib:,.2f} to {found.high_kib:,.2f}), "
+        f"{found.slope_kib:,.2f} KiB a request (95 % {found.low_kib:,.2f} to "
+        f"{found.high_kib:,.2f}), "
         f"over the later half of {found.requests}"
     )
 

@@ -1,6 +1,7 @@
 """Find the release at which a peak changed.
 
-    kvpeak bisect --matrix config/releases/matrix.yaml --good mlx-0.26.5 --bad mlx-0.32.4
+    kvpeak bisect --matrix config/releases/matrix.yaml
+        --good mlx-0.26.5 --bad mlx-0.32.4
         --cell qwen2-tiny/alice-512/cat/none/laboratory
 
 The two ends are commits of the matrix. They differ in one package, whose releases between them are

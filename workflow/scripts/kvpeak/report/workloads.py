@@ -136,7 +136,8 @@ def workloads_figure(results: Results) -> Figure | None:
         title="What is held after each turn or request",
         alt=f"Live and kept bytes against turns: {spoken}.",
         caption=(
-            "A line that keeps rising over the later half is a leak; one that rises and then stands "
+            "A line that keeps rising over the later half is a leak; one that rises and then "
+            "stands "
             "is a pool that has filled up. A session keeps its cache, which grows with the text."
         ),
         svg=svg(figure),

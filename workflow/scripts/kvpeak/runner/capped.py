@@ -7,7 +7,9 @@ LAST_BYTES = 64 << 10  # of the end
 
 
 class Capped:
-    """Keeps the first MOST_BYTES of what is written, and after a line that says so the last LAST_BYTES."""
+    """Keeps the first MOST_BYTES of what is written, and after a line that says so the last
+    LAST_BYTES.
+    """
 
     def __init__(self, file: Path, most: int = MOST_BYTES):
         self._file = file.open("wb", buffering=0)

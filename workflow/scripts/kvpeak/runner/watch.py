@@ -161,7 +161,9 @@ class Watch:
             self._stop_if("guard", self._guard.objects_to(sample.held_mib + below))
 
     def _look_at_tree(self, sample: Sample) -> None:
-        """When it is due, look at what the process has started; the guard counts it to the process."""
+        """When it is due, look at what the process has started; the guard counts it to the
+        process.
+        """
         if self._now() < self._next_tree:
             return
         self._tree = self._child.tree.sample()

@@ -1,7 +1,7 @@
 """What a process has started, and all that these have started: their memory, and their end.
 
-A process that loses its parent goes to the next reaper above, which the runner makes itself (Linux).
-So even one that has left its session is found. Elsewhere an orphan is lost.
+A process that loses its parent goes to the next reaper above, which the runner makes itself
+(Linux). So even one that has left its session is found. Elsewhere an orphan is lost.
 """
 
 import contextlib
@@ -22,7 +22,9 @@ GONE_S = 5.0  # the longest that processes which were killed are waited for
 
 
 class ProcessTree:
-    """The descendants of `root`, a child of this process, and what this process inherited from it."""
+    """The descendants of `root`, a child of this process, and what this process inherited from
+    it.
+    """
 
     def __init__(self, root: int, others: set[int]):
         """others: children of this process that do not belong to the tree."""

@@ -58,6 +58,12 @@ def test_the_margin_decides_only_where_the_whole_interval_is_on_one_side(low, hi
     assert leaks(Trend((low + high) / 2, low, high, 200), 1.0) is verdict
 
 
+def test_a_series_that_stands_still_exactly_has_an_interval_of_nothing():
+    found = trend([61 + 1 / 3] * 200)
+    assert abs(found.high_kib) < 1e-9 and abs(found.low_kib) < 1e-9
+    assert workloads.spell_trend(found).startswith("slope 0.00 KiB a request (95 % 0.00 to 0.00)")
+
+
 def test_few_requests_have_no_trend():
     assert trend([1.0] * (workloads.FEWEST - 1)) is None
     assert trend([1.0] * workloads.FEWEST).slope_kib == 0

@@ -36,12 +36,14 @@ def results(difference: int | None = None, grows: float = 0.0) -> Results:
 
 def test_requests_that_hold_no_more_are_said_to_stand_still():
     (said,) = workloads_section(results())["sentences"]
-    assert said.startswith("requests, cat, none, laboratory: what is held stands still, 0.00 KiB")
+    assert said.startswith(
+        "requests, cat, none, laboratory: what is held stands still, slope 0.00 KiB"
+    )
 
 
 def test_requests_that_hold_more_each_time_are_said_to_grow():
     (said,) = workloads_section(results(grows=0.0625))["sentences"]
-    assert "what is held grows, 64.00 KiB a request" in said
+    assert "what is held grows, slope 64.00 KiB a request" in said
 
 
 def test_a_session_grows_with_its_text_and_is_called_no_leak():

@@ -67,7 +67,8 @@ def trend(held_mib) -> Trend | None:
     later = values[values.size - size * BLOCKS :].reshape(BLOCKS, size).mean(axis=1)
     at = size * np.arange(BLOCKS)
     fit = stats.linregress(at, later)
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2) * fit.stderr
+    # nan for means that do not differ at all
+    half = stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2) * np.nan_to_num(fit.stderr)
     slope, half = (float(value) * KIB for value in (fit.slope, half))
     return Trend(slope, slope - half, slope + half, values.size)
 
@@ -80,10 +81,13 @@ def leaks(found: Trend, margin_kib: float) -> bool | None:
 
 
 def spell_trend(found: Trend) -> str:
-    """E.g. `64.1 KiB a request (95 % 63.0 to 65.2), over the later half of 200`."""
+    """E.g. `slope 64.1 KiB a request (95 % 63.0 to 65.2), over the later half of 200`."""
+    slope, low, high = (
+        f"{round(value, 2) + 0.0:,.2f}"
+        for value in (found.slope_kib, found.low_kib, found.high_kib)
+    )
     return (
-        f"{found.slope_kib:,.2f} KiB a request (95 % {found.low_kib:,.2f} to "
-        f"{found.high_kib:,.2f}), "
+        f"slope {slope} KiB a request (95 % {low} to {high}), "
         f"over the later half of {found.requests}"
     )
 

@@ -2,6 +2,12 @@
 predicts.
 """
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from test_mlx_engine import ON_CPU, Engine
 
@@ -9,6 +15,7 @@ from kvpeak.base.numbers import MIB
 from kvpeak.pools import trace
 from kvpeak.pools.replay import Setting, policies, replay
 
+ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not ON_CPU, reason="a GPU's figures are other ones")
 
 SETTINGS = ["torch,expandable_segments:True", *policies()]
@@ -90,3 +97,65 @@ def test_without_a_compiler_the_pool_is_unavailable(engine, monkeypatch, tmp_pat
     events = engine.events(options={"pool": "candle"})
     assert events["outcome"]["outcome"] == "unsupported"
     assert "unavailable: no C++ compiler: no-such-compiler not found" in events["outcome"]["detail"]
+
+
+STEPS = """
+import json, sys
+from kvpeak.live import allocator
+from kvpeak.live.pool import Pool
+import mlx.core as mx
+
+cap, replaced = sys.argv[1], sys.argv[2] == "pool"
+if replaced:
+    pool = Pool("mlx", cap)
+    look = lambda: [pool.counters().active, pool.counters().reserved, pool.counters().active_peak]
+else:
+    allocator.limit_pool(allocator.cap_bytes(cap))
+    look = lambda: [
+        mx.get_active_memory(),
+        mx.get_active_memory() + mx.get_cache_memory(),
+        mx.get_peak_memory(),
+    ]
+base, seen = look(), []
+w = mx.random.normal((256, 256), key=mx.random.key(0)) * 0.06
+kept, x = mx.zeros((0, 256)), mx.ones((97, 256))
+for step in range(60):
+    for compute in (
+        lambda: mx.tanh(x @ w),
+        lambda: mx.concatenate([kept, x]),
+        lambda: mx.softmax(x @ kept.T, axis=-1) @ kept,
+    ):
+        made = compute()
+        mx.eval(made)
+        mx.synchronize()
+        if compute.__code__.co_names.count("concatenate"):
+            kept = made
+        else:
+            x = made
+        del made
+        seen.append(look())
+    x = x[-3:] if step % 7 else mx.ones((step + 5, 256))
+print(json.dumps([base, seen]))
+"""
+
+
+@pytest.mark.parametrize("cap", ["none", "default", "1MiB"])
+def test_step_by_step_mlxs_rule_counts_what_mlx_counts_to_the_byte(cap):
+    """Each operation is waited for. Still a scalar of 4 bytes may be freed a moment later, in either
+    process, so that up to three pairs of processes are compared.
+    """
+    for _ in range(3):
+        own, pool = looks(cap, "own"), looks(cap, "pool")
+        if own == pool:
+            break
+    assert own == pool
+    assert max(reserved for _, reserved, _ in own) > 2**20
+
+
+def looks(cap: str, kind: str) -> list[list[int]]:
+    """Active and reserved bytes and the peak after each step, less what was there before."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "workflow/scripts")}
+    command = [sys.executable, "-c", STEPS, cap, kind]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    base, seen = json.loads(done.stdout)
+    return [[value - base[0] for value in each] for each in seen]

@@ -104,5 +104,6 @@ class Peaks:
 
         The latter is sampled, but where a pool of ours counts it.
         """
+        self.sample()
         active = counting.active_peak()
         return {"peak_active_mib": active / MIB, "peak_pool_mib": max(active, self._pool) / MIB}

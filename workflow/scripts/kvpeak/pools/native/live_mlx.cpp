@@ -42,9 +42,10 @@ struct Original {
   }
 };
 
-// Memory of the original's buffers. An address is that of the data where the policy hands out parts
-// (on a CPU data lie `shift` bytes behind what a Buffer points to), else what the Buffer points to.
-class Buffers : public Source {
+// Memory of the original's buffers behind numbered addresses. A real address is that of the data
+// where the policy hands out parts (on a CPU data lie `shift` bytes behind what a Buffer points to),
+// else what the Buffer points to.
+class Buffers : public Numbered {
  public:
   Original original;
   Size shift = 0;
@@ -56,23 +57,40 @@ class Buffers : public Source {
   Size reserve(Size bytes) override {
     void* at = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANON | MAP_NORESERVE, -1, 0);
     if (at == MAP_FAILED) throw std::runtime_error("no addresses for an expandable segment");
-    return reinterpret_cast<Size>(at);
+    return add(reinterpret_cast<Size>(at), bytes);
   }
-  void forget(Size address, Size bytes) override { munmap(reinterpret_cast<void*>(address), bytes); }
+  void forget(Size address, Size bytes) override {
+    munmap(real(address), bytes), real_.erase(address);
+  }
+  void* real(Size address) const {
+    auto range = std::prev(real_.upper_bound(address));
+    return reinterpret_cast<void*>(range->second + (address - range->first));
+  }
+  // What MLX is given for a block at an address.
+  void* pointer(Size address) const { return static_cast<char*>(real(address)) - shift; }
 
  protected:
   Size get(Size bytes) override {
     void* buffer = original.malloc(bytes).ptr();
-    return buffer ? reinterpret_cast<Size>(buffer) + shift : 0;
+    return buffer ? add(reinterpret_cast<Size>(buffer) + shift, bytes) : 0;
   }
-  void put(Size address, Size) override { original.free(Buffer{reinterpret_cast<void*>(address - shift)}); }
+  void put(Size address, Size) override {
+    original.free(Buffer{pointer(address)}), real_.erase(address);
+  }
   bool back(Size address, Size bytes) override {
-    return !mprotect(reinterpret_cast<void*>(address), bytes, PROT_READ | PROT_WRITE);
+    return !mprotect(real(address), bytes, PROT_READ | PROT_WRITE);
   }
   void unback(Size address, Size bytes) override {
-    mmap(reinterpret_cast<void*>(address), bytes, PROT_NONE,
-         MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED, -1, 0);
+    const int how = MAP_PRIVATE | MAP_ANON | MAP_NORESERVE | MAP_FIXED;
+    mmap(real(address), bytes, PROT_NONE, how, -1, 0);
   }
+
+ private:
+  Size add(Size real, Size bytes) {
+    const Size address = number(bytes);
+    return real_.emplace(address, real), address;
+  }
+  std::map<Size, Size, std::less<Size>, NodeAllocator<std::pair<const Size, Size>>> real_;
 };
 
 // An event of the recording; ids are numbers of births.
@@ -119,7 +137,7 @@ class Between final : public Allocator {
     if (state->policy) {
       held.block = state->policy->request(bytes, 0);
       if (!held.block) return Buffer{nullptr};
-      pointer = reinterpret_cast<void*>(held.block->address - state->source.shift);
+      pointer = state->source.pointer(held.block->address);
     } else {
       pointer = state->source.original.malloc(bytes).ptr();
       if (!pointer) return Buffer{nullptr};

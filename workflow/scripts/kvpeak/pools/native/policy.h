@@ -90,6 +90,27 @@ class Source {
   void uncount(Size bytes) { reserved -= bytes, ++returned, returned_bytes += bytes; }
 };
 
+// Addresses that are numbers only, one range after another: with them a rule that prefers the lower
+// of two addresses does the same in a replay and live, wherever the system puts real memory.
+class Numbered : public Source {
+ public:
+  Size reserve(Size bytes) override { return number(bytes); }
+  void forget(Size, Size) override {}
+
+ protected:
+  Size number(Size bytes) {
+    const Size address = next_;
+    return next_ += round_up(std::max<Size>(bytes, 1), 2 * MIB), address;
+  }
+  Size get(Size bytes) override { return number(bytes); }
+  void put(Size, Size) override {}
+  bool back(Size, Size) override { return true; }
+  void unback(Size, Size) override {}
+
+ private:
+  Size next_ = Size{1} << 32;
+};
+
 // A setting: `key:value,key:value`, as in PYTORCH_CUDA_ALLOC_CONF; a value may be a [list].
 // What a policy asks for is what it knows: check() refuses the other keys.
 class Parameters {

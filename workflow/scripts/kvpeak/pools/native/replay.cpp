@@ -8,24 +8,6 @@
 namespace kvpeak {
 namespace {
 
-// Addresses that nothing stands behind.
-class Numbers : public Source {
-  Size next_ = Size{1} << 32;
-
- public:
-  Size reserve(Size bytes) override {
-    const Size address = next_;
-    return next_ += round_up(bytes, 2 * MIB), address;
-  }
-  void forget(Size, Size) override {}
-
- protected:
-  Size get(Size bytes) override { return reserve(bytes); }
-  void put(Size, Size) override {}
-  bool back(Size, Size) override { return true; }
-  void unback(Size, Size) override {}
-};
-
 enum Op : std::uint8_t {
   ALLOC, FREE, RELEASE, UPLOAD, WAIT, CLEAR, PRESSURE, ATTEMPT, SEGMENT, PLACED, SLACK, HOLE,
 };
@@ -57,7 +39,7 @@ int kvpeak_replay(const char* name, const char* setting, std::uint64_t limit,
                   const kvpeak_events* events, std::uint64_t stop, std::uint64_t bins,
                   std::uint64_t* series, std::uint64_t* held, kvpeak_result* result,
                   char* message, std::uint64_t room) try {
-  Numbers source;
+  Numbered source;
   source.limit = limit;
   auto policy = make_policy(name, setting, source);
   std::vector<Block*> blocks(events->buffers, nullptr);

@@ -34,35 +34,44 @@ def plain(engine) -> dict[str, dict]:
 
 @pytest.fixture(scope="module")
 def recording(engine, plain) -> trace.Trace:
+    """What MLX as it is was asked for."""
     return trace.read(engine.folder / "trace.kvtrace")
 
 
 @pytest.fixture(scope="module")
-def pooled(engine) -> dict[str, dict[str, dict]]:
-    return {name: engine.events(options={"pool": name}) for name in SETTINGS}
+def pooled(engine, recording) -> dict[str, tuple[dict[str, dict], trace.Trace]]:
+    """The events under each policy, and what MLX asked of it."""
+    found = {}
+    for name in SETTINGS:
+        events = engine.events(options={"pool": name, "record": True})
+        found[name] = events, trace.read(engine.folder / "trace.kvtrace")
+    return found
 
 
 def test_every_policy_gives_the_tokens_of_mlx_as_it_is(plain, pooled):
-    assert {name: events["run"]["tokens"] for name, events in pooled.items()} == dict.fromkeys(
-        pooled, plain["run"]["tokens"]
-    )
+    tokens = {name: events["run"]["tokens"] for name, (events, _) in pooled.items()}
+    assert tokens == dict.fromkeys(pooled, plain["run"]["tokens"])
 
 
-def test_the_recording_predicts_the_peak_of_every_policy(recording, pooled):
-    """Which of two threads frees first decides about one buffer, which is 2.5 % of so small a
-    model.
-    """
-    for name, events in pooled.items():
-        setting = events["started"]["pool"]["setting"]
-        predicted = replay(recording, Setting.parse(setting))
+def test_the_replay_of_the_same_requests_has_the_live_peaks(pooled):
+    for name, (events, own) in pooled.items():
+        outcome = replay(own, Setting.parse(events["started"]["pool"]["setting"]))
         done = events["done"]
-        assert predicted.reserved_peak / MIB == pytest.approx(done["peak_pool_mib"], rel=0.03), name
-        assert predicted.active_peak / MIB == pytest.approx(done["peak_active_mib"], rel=0.03), name
+        assert outcome.reserved_peak / MIB == pytest.approx(done["peak_pool_mib"], rel=1e-3), name
+        assert outcome.active_peak / MIB == pytest.approx(done["peak_active_mib"], rel=1e-3), name
+
+
+def test_the_recording_of_mlx_as_it_is_predicts_the_peak_of_every_policy(recording, pooled):
+    """Which of two threads frees first decides about a buffer or two, a few hundredths here."""
+    for name, (events, _) in pooled.items():
+        predicted = replay(recording, Setting.parse(events["started"]["pool"]["setting"]))
+        live = events["done"]["peak_pool_mib"]
+        assert predicted.reserved_peak / MIB == pytest.approx(live, rel=0.08), name
 
 
 def test_mlxs_own_rule_gives_mlxs_own_figures(plain, pooled):
     for key in ("peak_active_mib", "peak_pool_mib"):
-        assert pooled["mlx"]["done"][key] == pytest.approx(plain["done"][key], rel=0.03)
+        assert pooled["mlx"][0]["done"][key] == pytest.approx(plain["done"][key], rel=0.03)
 
 
 def test_the_recording_says_in_which_phase_a_buffer_was_asked_for(recording):

@@ -111,8 +111,7 @@ class Pool:
         self.replaces = bool(setting)
         self._record = record
         self._phases: list[str] = []
-        if self.replaces:
-            mx.clear_cache = self._library.kvpeak_mlx_trim
+        self._own_clear_cache, mx.clear_cache = mx.clear_cache, self.clear_cache
         self.phase("load")
 
     def described(self) -> dict[str, str]:
@@ -123,6 +122,12 @@ class Pool:
         found = Counters()
         self._library.kvpeak_mlx_counters(ctypes.byref(found))
         return found
+
+    def clear_cache(self) -> None:
+        """In the place of mx.clear_cache."""
+        self._library.kvpeak_mlx_trim()
+        if not self.replaces:
+            self._own_clear_cache()
 
     def reset_peaks(self) -> None:
         self._library.kvpeak_mlx_reset_peaks()

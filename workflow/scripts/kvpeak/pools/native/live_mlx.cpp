@@ -101,7 +101,7 @@ struct Event {
   std::uint16_t phase;
   std::uint8_t op;
 };
-enum : std::uint8_t { ALLOC = 0, FREE = 1 };
+enum : std::uint8_t { ALLOC = 0, FREE = 1, CLEAR = 5 };
 
 struct Held {
   Block* block;  // null: the original's own
@@ -121,6 +121,12 @@ struct State {
   Size unknown = 0;  // frees of what was there before
 };
 State* state = nullptr;  // never deleted: arrays outlive everything at exit
+
+void note(std::uint8_t op, std::uint32_t id, Size bytes) {
+  using namespace std::chrono;
+  const auto now = duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
+  state->events.push_back({now, bytes, id, state->phase, op});
+}
 
 // MLX decides by a buffer's size whether an operation may write over its input. Its own pool hands
 // out at most two pages more than was asked for; it is told no more than that, so that its requests
@@ -169,13 +175,6 @@ class Between final : public Allocator {
     return state->source.original.make_buffer(pointer, bytes);
   }
   void release(Buffer buffer) override { state->source.original.release(buffer); }
-
- private:
-  static void note(std::uint8_t op, std::uint32_t id, Size bytes) {
-    using namespace std::chrono;
-    const auto now = steady_clock::now().time_since_epoch();
-    state->events.push_back({duration_cast<microseconds>(now).count(), bytes, id, state->phase, op});
-  }
 };
 
 int failed(const char* what, char* message, std::uint64_t room) {
@@ -232,8 +231,10 @@ void kvpeak_mlx_reset_peaks() {
   state->source.reserved_peak = state->source.reserved;
 }
 
+// mx.clear_cache: noted, and done unless the original does it.
 void kvpeak_mlx_trim() {
   std::lock_guard lock(state->mutex);
+  if (state->recording) note(CLEAR, 0, 0);
   if (state->policy) state->policy->trim();
 }
 

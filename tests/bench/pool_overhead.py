@@ -19,7 +19,7 @@ from pool_validation import random_model, request_of, run
 from scipy.stats import t as student
 
 KINDS = {"pool: mlx": {"pool": "mlx"}, "record: true": {"record": True}}
-SPEEDS = ("prefill", "decode")
+COMPARED_SPEEDS = ("prefill", "decode")
 TOKENS, GENERATE, RUNS = 513, 128, 4
 
 
@@ -47,7 +47,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--rounds", type=int, default=8)
     given = parser.parse_args()
-    found = {(kind, speed): [] for kind in KINDS for speed in SPEEDS}
+    found = {(kind, speed): [] for kind in KINDS for speed in COMPARED_SPEEDS}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         model = random_model("qwen2-tiny", folder)
@@ -56,7 +56,7 @@ def main() -> int:
         for _ in range(given.rounds):
             for kind, options in KINDS.items():
                 a, b, c, d = (speeds(folder, model, each) for each in ({}, options, options, {}))
-                for speed in SPEEDS:
+                for speed in COMPARED_SPEEDS:
                     ratio = math.sqrt(b[speed] * c[speed] / (a[speed] * d[speed]))
                     found[kind, speed].append(ratio)
     print(f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores, {given.rounds} rounds")

@@ -150,7 +150,7 @@ print(json.dumps([base, seen]))
 
 @pytest.mark.parametrize("cap", ["none", "default", "1MiB"])
 def test_step_by_step_mlxs_rule_counts_what_mlx_counts_to_the_byte(cap):
-    """Each operation is waited for. Still a scalar of 4 bytes may be freed a moment later, in either
+    """Each operation is waited for. A scalar of 4 bytes may be freed a moment later, in one
     process, so that up to three pairs of processes are compared.
     """
     for _ in range(3):

@@ -3,7 +3,7 @@
     python tests/bench/pool_overhead.py [--rounds N]
 
 Processes of the tiny model in the order A B B A, with `pool: mlx`, with `record: true` and with
-neither. Prints the ratio of the speeds, of each round's pairs, with a 95 % interval (Student's t over
+neither. Prints the ratio of the speeds of each round's pairs, with a 95 % interval (Student t over
 the rounds' logarithms). Run it on a quiet machine.
 """
 

@@ -6,7 +6,7 @@ Records cells under MLX's own allocator: models, two caches, two lengths. Replay
 under every policy, runs the same cell live under it, and prints a Markdown table of both peaks.
 
 MLX frees memory in two threads on a CPU. So two processes differ by a few buffers, whatever the
-policy. The live process is recorded too: the replay of its own recording shows what is left when the
+policy. The live process is recorded too: the replay of its own recording shows what is left if the
 order is the same. The exit code is 1 if that is off by more than a hundredth, or a token differs.
 """
 

@@ -169,7 +169,8 @@ def test_two_revisions_are_built_run_and_compared(fornace, repository):
 
     finding = project.read("report/finding.md")
     assert "fornace-before" in finding and "fornace-after" in finding
-    assert "fornace-bench v0.1.0" in finding  # the check of the build, quoted
+    details = project.read("report/details.md")
+    assert "fornace-bench v0.1.0" in details  # the check of the build, quoted
 
     before, after = (
         json.loads(project.read(f"results/engines/fornace-{name}/engine.json"))

@@ -62,11 +62,17 @@ def test_the_replay_of_the_same_requests_has_the_live_peaks(pooled):
 
 
 def test_the_recording_of_mlx_as_it_is_predicts_the_peak_of_every_policy(recording, pooled):
-    """Which of two threads frees first decides about a buffer or two, a few hundredths here."""
+    """Which of two threads frees first decides about a buffer or two, a few hundredths here.
+
+    torch-mps takes whole heaps of 8 MiB, so that two buffers can be two heaps.
+    """
+    heaps = {"torch-mps": 2 * 8 + 0.1}
     for name, (events, _) in pooled.items():
         predicted = replay(recording, Setting.parse(events["started"]["pool"]["setting"]))
         live = events["done"]["peak_pool_mib"]
-        assert predicted.reserved_peak / MIB == pytest.approx(live, rel=0.08), name
+        assert predicted.reserved_peak / MIB == pytest.approx(
+            live, rel=0.08, abs=heaps.get(name)
+        ), name
 
 
 def test_mlxs_own_rule_gives_mlxs_own_figures(plain, pooled):

@@ -111,9 +111,11 @@ say("outcome", outcome="unsupported", detail="enough")
     assert {key for key, value in row.items() if not value} == {
         "prefill_s",
         "prefill_tok_s",
+        "prefill_j",
         "ttft_ms",
         "decode_s",
         "decode_tok_s",
+        "decode_j",
         "tokens_sha256",
         "peak_active_mib",
         "peak_pool_mib",

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import LONGEST_FIELD
 from kvpeak.protocol.command import fill, values_of
 from kvpeak.protocol.events import excerpt
 from kvpeak.runner.build_record import started
@@ -112,6 +113,7 @@ def _rows(text: str, file: Path, form: str) -> list[dict]:
     UserError.
     """
     try:
+        csv.field_size_limit(LONGEST_FIELD)
         rows = list(csv.DictReader(text.splitlines())) if form == "csv" else _json_rows(text)
     except (ValueError, RecursionError, csv.Error) as error:
         cause = excerpt(str(error).encode(), 200)

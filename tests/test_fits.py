@@ -264,7 +264,7 @@ def published(name: str) -> Path:
 
 
 def test_the_command_says_why_nothing_is_predicted():
-    done = kvpeak("--results", str(published("cpu-2026-11-30")))
+    done = kvpeak("--results", str(published("cpu-2026-12-01")))
     assert done.returncode == 0, done.stderr
     assert "measured at 2 lengths; needs 3: " in done.stdout
     assert "kvpeak predict --longest" in done.stdout
@@ -272,7 +272,7 @@ def test_the_command_says_why_nothing_is_predicted():
 
 def test_the_command_writes_the_described_columns(tmp_path):
     out = tmp_path / "fits.csv"
-    done = kvpeak("--results", str(published("cpu-2026-11-30")), "--out", str(out))
+    done = kvpeak("--results", str(published("cpu-2026-12-01")), "--out", str(out))
     assert (done.returncode, done.stdout) == (0, "")
     with out.open(newline="") as file:
         assert tuple(csv.DictReader(file).fieldnames) == FITS.names

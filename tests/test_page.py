@@ -14,7 +14,7 @@ from kvpeak.report.page_links import Links, rows_of
 from kvpeak.report.page_text import slug, to_html
 
 ROOT = Path(__file__).parents[1]
-FINDING = ROOT / "docs/findings/cpu-2026-11-30"
+FINDING = ROOT / "docs/findings/cpu-2026-12-01"
 MOST_BYTES = 3 << 20
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 no_browser = pytest.mark.skipif(not CHROMIUM, reason="no chromium here (Debian: chromium)")

@@ -15,7 +15,7 @@ from kvpeak.report.publishing import publish
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "name", type=_name, help="the folder's name below docs/findings/, e.g. cpu-2026-11-30"
+        "name", type=_name, help="the folder's name below docs/findings/, e.g. cpu-2026-12-01"
     )
     for option, default in (
         ("--matrix", "config/matrix.yaml"),

@@ -8,6 +8,7 @@ import pytest
 from kvpeak.analysis.comparisons import Comparison, compare
 from kvpeak.analysis.lead import TITLES, lead, leading
 from kvpeak.analysis.results import read_results
+from kvpeak.analysis.setting import STOCK, is_stock
 
 SMALL = Path(__file__).parent / "data/small"
 
@@ -130,3 +131,9 @@ def test_the_audited_upgrade_leads_with_the_limit_that_mlx_has_by_itself(small):
     found = leading([compare(results, "commit", "mlx-0.31.2", "mlx-0.32.4")])
     assert found.title.endswith("rises from 85 to 104 MiB")
     assert "In a laboratory" not in found.title
+
+
+def test_a_cell_with_an_environment_variable_of_its_own_is_not_stock():
+    row = {"method": "live", "versions": "mlx 0.32.4", "attention": "fused", **STOCK}
+    assert is_stock(row)
+    assert not is_stock(row | {"env": "MLX_CUDA_USE_CUDNN_SDPA=0"})

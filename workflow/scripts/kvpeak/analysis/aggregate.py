@@ -21,6 +21,7 @@ TEXTS = (
         "versions",
         "loop",
         "attention",
+        "env",
         "cap_bytes",
         "kv_layers",
         "blas",

@@ -15,6 +15,7 @@ from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, p
 from kvpeak.analysis.workloads import rows_of
 from kvpeak.base.columns import ENERGY, PEAKS, RUNS, SPEEDS
 from kvpeak.base.errors import UserError
+from kvpeak.base.fields import join_texts
 from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
@@ -118,6 +119,7 @@ def turns_of(record: Record) -> list[dict]:
 def said(record: Record) -> dict:
     """What the record says in words."""
     versions = record.items("engine", "versions").items()
+    env = record.items("request", "env")
     harness = record.text("harness", "revision") or record.text("harness", "version")
     return {
         "detail": record.text("detail"),
@@ -129,6 +131,7 @@ def said(record: Record) -> dict:
         "versions": plain(", ".join(f"{name} {text}" for name, text in versions)),
         "loop": record.text("engine", "loop"),
         "attention": record.text("engine", "attention"),
+        "env": join_texts(plain(f"{name}={env[name]}") for name in sorted(env)),
         "cap_bytes": record.text("engine", "cap_bytes") or "",
         "kv_layers": record.text("engine", "kv_layers"),
         "blas": record.text("engine", "blas"),

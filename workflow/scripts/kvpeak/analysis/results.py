@@ -22,7 +22,7 @@ from kvpeak.base.untrusted import read_csv, read_text
 
 _TEXT = (
     *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator"),
-    *("gpu", "versions", "loop", "attention", "cap_bytes", "kv_layers", "blas"),
+    *("gpu", "versions", "loop", "attention", "env", "cap_bytes", "kv_layers", "blas"),
     *("energy_source", "harness", "dirty", "flags", "detail", "peak_source"),
 )
 

@@ -25,6 +25,8 @@ def laboratory(row: dict) -> dict[str, str]:
         words.append("a loop that never clears the pool")
     if row.get("attention") == "naive":
         words.append("naive attention")
+    if row.get("env"):
+        words.append(f"{row['env']} set")
     if words:
         found["variant"] = " with ".join(words)
     return found

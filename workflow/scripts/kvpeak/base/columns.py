@@ -303,6 +303,7 @@ SUMMARY = Table(
             "",
             "`fused`, the engine's own kernel, or `naive`, scores that are materialised",
         ),
+        ("env", "", "the environment variables that the variant sets, NAME=value"),
         (
             "cap_bytes",
             "bytes",

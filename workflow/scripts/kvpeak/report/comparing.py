@@ -4,12 +4,12 @@ import csv
 import io
 from dataclasses import dataclass
 
+from kvpeak.analysis.aggregate import spelled
 from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.lead import lead
 from kvpeak.analysis.pooled import effects
 from kvpeak.base.columns import COMPARISON, SPEEDS
 from kvpeak.base.fields import join_texts
-from kvpeak.base.text import csv_safe
 from kvpeak.report import sections
 from kvpeak.report.deciders import spell_pooled
 from kvpeak.report.markdown import escape
@@ -84,9 +84,8 @@ def as_csv(comparison: Comparison, dialect: str = "kvpeak") -> str:
 
 
 def _spelled(value, dialect: Dialect):
-    if isinstance(value, float):
-        return f"{value:.6g}".replace(".", dialect.decimal)
-    return csv_safe(value) if isinstance(value, str) else value
+    shown = spelled(value)
+    return shown.replace(".", dialect.decimal) if isinstance(value, float) else shown
 
 
 def row_of(pair: Pair) -> dict:

@@ -6,12 +6,15 @@ import copy
 import csv
 import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from conftest import TINY_MATRIX, Project
+
+SCRIPTS = Path(__file__).parents[1] / "workflow/scripts"
 
 NO_HUB = {"kind": "hub", "repository": "no/such", "revision": "0" * 40, "dtype": "float32"}
 NO_REPOSITORY = {
@@ -191,3 +194,47 @@ def test_programs_that_ask_get_no_answer_and_nothing_waits(project, asking):
     said = json.loads(project.read("results/engines/x/engine.json"))["not_made"]
     assert said["outcome"] == "unavailable" and "no answer" in said["reason"]
     assert not asking.exists()
+
+
+@pytest.fixture
+def silent():
+    """The address of a server that takes every connection and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+
+
+def test_a_hub_that_never_answers_is_given_up(silent, tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from kvpeak.inputs import hub
+hub.TIMEOUT_S = 0.5
+hub.download("some/model", "main", ["*"], {}, Path(sys.argv[1]))
+"""
+    done = run_python(code, tmp_path, {"HF_ENDPOINT": silent})
+    assert "Unavailable: cannot be downloaded from the hub (timed out)" in done.stderr
+
+
+def test_an_index_that_never_answers_is_given_up(silent, tmp_path):
+    code = """
+import sys
+from pathlib import Path
+from kvpeak.inputs import wheel
+wheel.PATIENCE = ["--timeout", "1", "--retries", "1"]
+wheel.fetch("some-package==1", Path(sys.argv[1]), None)
+"""
+    variables = {"PIP_INDEX_URL": f"{silent}/simple", "PIP_CONFIG_FILE": os.devnull}
+    done = run_python(code, tmp_path, variables)
+    expected = "some-package==1 cannot be downloaded (the package index cannot be reached)"
+    assert expected in done.stderr
+
+
+def run_python(code: str, folder: Path, variables: dict) -> subprocess.CompletedProcess:
+    """Run it with kvpeak's packages; the test fails if it takes a minute."""
+    return subprocess.run(
+        [sys.executable, "-c", code, str(folder)],
+        env=os.environ | {"PYTHONPATH": str(SCRIPTS), "PIP_NO_INDEX": "0"} | variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )

@@ -7,6 +7,8 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import sha256_of
 
+TIMEOUT_S = 20.0  # of a hub that does not answer; the client's own is none
+
 
 def download(
     repository: str, revision: str, patterns: list[str], pinned: dict[str, str], folder: Path
@@ -22,7 +24,7 @@ def download(
 
     try:
         listing = huggingface_hub.HfApi().model_info(
-            repository, revision=revision, files_metadata=True
+            repository, revision=revision, files_metadata=True, timeout=TIMEOUT_S
         )
         files = [file for file in listing.siblings if wanted(file.rfilename, patterns)]
         for name in pinned.keys() - {file.rfilename for file in files}:

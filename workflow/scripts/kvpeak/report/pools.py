@@ -29,6 +29,7 @@ class Measured:
     place: tuple[str, ...]
     name: str
     setting: str
+    cap: str
     peak_mib: float | None
     active_mib: float | None
     prefill: float | None
@@ -70,6 +71,7 @@ def pools_of(summary: list[dict], variants: dict[str, dict], cells: Path) -> lis
                 place,
                 setting or f"{OWN}, cap {row['cap']}",
                 setting,
+                row["cap"],
                 row["peak_pool_mib"],
                 row["peak_active_mib"],
                 row["prefill_tok_s"],
@@ -118,16 +120,20 @@ def _predicted(recorded: trace.Trace, setting: str) -> Outcome | None:
 
 
 def pooled(found: list[Measured]) -> list[Pool]:
-    """Each pool against MLX's own at the same places, the lowest peak first."""
-    own = {each.place: each for each in found if not each.setting}
+    """Each pool against MLX's own, the lowest peak first.
+
+    MLX's own under its own limit, where that was measured. All pools are compared at the same
+    places, those where each of them was measured, if there is one.
+    """
+    own = _baselines(found)
+    at = {}
+    for each in found:
+        if each.peak_mib and each.place in own and each is not own[each.place]:
+            at.setdefault(each.name, {})[each.place] = each
+    common = set.intersection(*map(set, at.values())) if at else set()
     pools = []
-    for name in dict.fromkeys(each.name for each in found if each.setting):
-        pairs = [
-            (each, own[each.place]) for each in found if each.name == name and each.place in own
-        ]
-        pairs = [(each, base) for each, base in pairs if each.peak_mib and base.peak_mib]
-        if not pairs:
-            continue
+    for name, measured in at.items():
+        pairs = [(measured[place], own[place]) for place in sorted(common or measured)]
         predicted = [each for each, _ in pairs if each.predicted]
         off = [each.predicted.reserved_peak / MIB / each.peak_mib - 1 for each in predicted]
         pools.append(
@@ -142,6 +148,16 @@ def pooled(found: list[Measured]) -> list[Pool]:
             )
         )
     return sorted(pools, key=lambda pool: pool.peak)
+
+
+def _baselines(found: list[Measured]) -> dict[tuple[str, ...], Measured]:
+    """place → MLX's own pool there: under its own limit, else under the first that was measured."""
+    own = {}
+    for each in found:
+        known = each.place in own and each.cap != "default"
+        if each.peak_mib and not each.setting and not known:
+            own[each.place] = each
+    return own
 
 
 def _ratio(pairs: Iterator[tuple[float | None, float | None]]) -> float | None:

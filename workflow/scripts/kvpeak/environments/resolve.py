@@ -145,7 +145,7 @@ def _compiled(wanted: list[str], limits: str, newest: str | None) -> tuple[str, 
         if os.environ.get("UV_OFFLINE") or os.environ.get("UV_NO_INDEX"):
             raise Unavailable(f"without a network: {one_line(done.stderr)}")
         if NO_NETWORK.search(done.stderr):
-            raise Unavailable(f"the package index cannot be reached: {one_line(done.stderr)}")
+            raise Unavailable(f"the package index cannot be reached ({last_cause(done.stderr)})")
         if "prerelease" not in done.stderr.replace("-", "").lower():
             break
     return "", one_line(done.stderr)
@@ -183,6 +183,13 @@ def _blas_lock(packages: dict[str, str], backend: str | None, lock: str) -> str:
         return ""
     done = _uv_compile([f"scipy=={scipy}"], "", ["--no-deps"])
     return done.stdout if done.returncode == 0 else ""
+
+
+def last_cause(said: str) -> str:
+    """The last of the causes that uv lists, the address first where it names one."""
+    address = re.search(r"https?://[^\s)]+", said)
+    cause = " ".join(said.split("cause:")[-1].split())
+    return f"{address[0]}: {cause}" if address else cause
 
 
 def one_line(said: str) -> str:

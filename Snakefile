@@ -17,6 +17,7 @@
 #   results/logs/…                           every start of every engine, never overwritten
 #   results/plan.csv runs.csv summary.csv checks.csv fits.csv
 #   results/replay/*.csv                     Candle's pool, replayed
+#   results/pools/pytorch.csv                recordings of PyTorch, replayed
 #   report/finding.md report/finding.html report/figures/*.svg
 #
 # There are no per-rule conda environments or containers (snakemake --lint asks for them): every step runs in the one

@@ -200,6 +200,11 @@ MISTAKES = [
         "tiny?): tiny",
     ),
     ({"include": [{}]}, "include[0]: {}: expected a mapping from axes to names"),
+    (
+        {"recordings": "config"},
+        'recordings: "config" has no file peaks.json; expected a folder that',
+    ),
+    ({"recordings": "/etc"}, 'recordings: "/etc": expected a path inside the project'),
     ({"include": [{"size": "x"}]}, "include[0].size: unknown key; expected one of cap, commit"),
     ({"exclude": [{"model": "tiny"}]}, "exclude: leaves no cell"),
     (

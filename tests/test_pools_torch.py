@@ -2,15 +2,20 @@
 
 import json
 import lzma
+import zipfile
 from pathlib import Path
 
 import pytest
-from torch_pools_table import compared
 
+from kvpeak.base.columns import POOLS
+from kvpeak.base.program import main
+from kvpeak.base.untrusted import read_csv
 from kvpeak.pools import snapshot
+from kvpeak.pools.recordings import compared
 from kvpeak.pools.replay import Setting, replay
 
 DATA = Path(__file__).parent / "data" / "torch"
+RECORDINGS = Path(__file__).parents[1] / "config/pools/pytorch-h200"
 PEAKS = ("reserved_peak", "reserved_end", "allocated_peak", "active_peak", "requested_peak")
 
 
@@ -61,7 +66,7 @@ def test_the_limit_of_a_run_short_of_memory_is_narrowed_down():
 
 
 def test_forty_runs_on_an_h200_are_predicted_to_the_byte_from_eight_snapshots():
-    runs = list(compared(DATA / "h200"))
+    runs = list(compared(RECORDINGS))
     assert len(runs) == 40
     assert {row["workload"]: [] for row, _ in runs}.keys() >= {"two_streams", "out_of_memory"}
     wrong = [
@@ -73,3 +78,46 @@ def test_forty_runs_on_an_h200_are_predicted_to_the_byte_from_eight_snapshots():
         or abs(outcome.active_peak / row["active_peak"] - 1) > 0.002
     ]
     assert wrong == []
+
+
+def recordings(folder: Path, **files: bytes) -> Path:
+    for name, content in files.items():
+        (folder / name.replace("_", ".")).write_bytes(content)
+    return folder
+
+
+def test_the_recordings_become_a_table(tmp_path, capsys):
+    out = tmp_path / "pools/pytorch.csv"
+    assert main("kvpeak.commands.replay_recordings", [str(RECORDINGS), "--out", str(out)]) == 0
+    assert "40 processes; replayed to the byte: 40 reserved peaks" in capsys.readouterr().out
+    rows = read_csv(out, POOLS.names)
+    assert rows[0]["setting"] == "default" and rows[0]["counted_bytes"] == "318767104"
+    assert {row["replayed_end"] for row in rows} == {"ran", "out of memory"}
+
+
+PEAKS_JSON = (RECORDINGS / "peaks.json").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "peaks.json: no such file"),
+        ({"peaks_json": b"{}"}, "peaks.json: expected a list of processes"),
+        ({"peaks_json": b"[{}]"}, "process 1: workload: expected a text"),
+        ({"peaks_json": PEAKS_JSON}, "snapshots.zip: no such file"),
+        ({"peaks_json": PEAKS_JSON, "snapshots_zip": b"PK"}, "snapshots.zip: a damaged archive"),
+    ],
+)
+def test_recordings_that_are_not_there_or_damaged_are_one_line(tmp_path, capsys, files, said):
+    folder = recordings(tmp_path, **files)
+    assert main("kvpeak.commands.replay_recordings", [str(folder)]) != 0
+    error = capsys.readouterr().err
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_workload_without_its_snapshot_is_one_line(tmp_path, capsys):
+    with zipfile.ZipFile(tmp_path / "snapshots.zip", "w") as archive:
+        archive.write(DATA / "plain-1.pickle.xz", "plain.pickle.xz")
+    folder = recordings(tmp_path, peaks_json=PEAKS_JSON)
+    assert main("kvpeak.commands.replay_recordings", [str(folder)]) != 0
+    assert "has no snapshot generation_growing" in capsys.readouterr().err

@@ -101,6 +101,23 @@ rule replay:
         " 2>&1 | tee {log:q} >&2"
 
 
+rule recordings:
+    input:
+        peaks=f"{RECORDINGS}/peaks.json",
+        snapshots=f"{RECORDINGS}/snapshots.zip",
+    output:
+        report("results/pools/pytorch.csv", category="Tables", caption="../report/pools.rst"),
+    log:
+        "results/logs/recordings.log",
+    params:
+        folder=RECORDINGS,
+    message:
+        "Replaying the recordings of {params.folder}"
+    shell:
+        "python workflow/scripts/replay_recordings.py {params.folder:q} --out {output:q}"
+        " 2>&1 | tee {log:q} >&2"
+
+
 rule fits:
     input:
         runs="results/runs.csv",

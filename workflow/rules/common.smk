@@ -230,3 +230,6 @@ REPLAY = (
     if any(entry["engine"] == "candle-replay" for entry in MATRIX.commits.values())
     else []
 )
+# And PyTorch's where the matrix names recordings of it.
+RECORDINGS = MATRIX.recordings
+PYTORCH = "results/pools/pytorch.csv" if RECORDINGS else []

@@ -38,6 +38,7 @@ rule render:
             "report/templates/{name}.md.j2", name=["finding", "details", "missing", "replay"]
         ),
         replay=REPLAY,
+        pools=PYTORCH,
         calibrations=calibrations_here(),
         instruments=calibrations_here("instruments"),
     output:
@@ -61,6 +62,7 @@ rule page:
         tables=["results/plan.csv", "results/runs.csv", "results/summary.csv", "results/checks.csv"],
         fits="results/fits.csv",
         replay=REPLAY,
+        pools=PYTORCH,
         templates=expand("report/templates/page.{ending}", ending=["html.j2", "css", "js"]),
     output:
         "report/finding.html",

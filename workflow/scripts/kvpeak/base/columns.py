@@ -541,4 +541,27 @@ REPLAY = tuple(
     }.items()
 )
 
-TABLES = (PLAN, RUNS, TURNS, PROCESSES, SUMMARY, CHECKS, FITS, MEMORY, COMPARISON, *REPLAY)
+_BOTH = ("counted", "by PyTorch"), ("replayed", "from the workload's one recording")
+POOLS = Table(
+    "results/pools/pytorch.csv",
+    "one process of PyTorch under one setting of its allocator",
+    columns(
+        ("workload", "", "what the process did"),
+        ("setting", "", "its PYTORCH_CUDA_ALLOC_CONF, or default"),
+        *((f"{how}_bytes", "bytes", f"peak of the reserved memory, {by}") for how, by in _BOTH),
+        *(
+            (f"{how}_active_bytes", "bytes", f"peak in live buffers, whole ones, {by}")
+            for how, by in _BOTH
+        ),
+        *(
+            (f"{how}_retries", "", f"requests tried again after free memory went back, {by}")
+            for how, by in _BOTH
+        ),
+        ("counted_end", "", "ran, or out of memory"),
+        ("replayed_end", "", "the same of the replay"),
+        ("engine", "", "PyTorch and its version"),
+        ("device", "", "the GPU"),
+    ),
+)
+
+TABLES = (PLAN, RUNS, TURNS, PROCESSES, SUMMARY, CHECKS, FITS, MEMORY, COMPARISON, *REPLAY, POOLS)

@@ -14,6 +14,7 @@ CHECKS = RESULTS / "checks.csv"
 CELLS = RESULTS / "cells"
 LOGS = RESULTS / "logs"
 REPLAY = RESULTS / "replay"
+PYTORCH = RESULTS / "pools/pytorch.csv"
 CALIBRATION = RESULTS / "calibration"
 LOCAL = Path(".kvpeak")  # made here and for this machine: nothing that is run lies in results/
 AGAIN = Path(".snakemake/kvpeak/again")  # renewed for what is to be tried again

@@ -31,6 +31,18 @@ def check_matrix(matrix) -> None:
     _check_caps(matrix)
     _check_env(matrix)
     _check_prompts(matrix)
+    _check_recordings(matrix)
+
+
+def _check_recordings(matrix) -> None:
+    for name in ("peaks.json", "snapshots.zip") if matrix.recordings else ():
+        if not Path(matrix.recordings, name).is_file():
+            raise ConfigError(
+                matrix.file,
+                "recordings",
+                f"{shown(matrix.recordings)} has no file {name}; expected a folder that "
+                "tests/device/torch_pools.py wrote",
+            )
 
 
 def _check_names(matrix) -> None:

@@ -44,6 +44,7 @@ class Matrix:
         }
         self.protocol = defaults("protocol") | data.get("protocol", {})
         self.compare: list = data.get("compare", [])
+        self.recordings: str = data.get("recordings", "")
         self.exclude = [_as_sets(selector) for selector in data.get("exclude", [])]
         self.include = [_as_sets(selector) for selector in data.get("include", [])]
         check_matrix(self)

@@ -14,7 +14,9 @@ from kvpeak.analysis.longest import fits_rows
 from kvpeak.analysis.pooled import effects as pooled_effects
 from kvpeak.analysis.results import Results, read_results, read_table, rows
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
+from kvpeak.base import layout
 from kvpeak.base.axes import AXES
+from kvpeak.base.columns import POOLS
 from kvpeak.base.fields import split_texts
 from kvpeak.base.kv_caches import kv_cache
 from kvpeak.base.numbers import MIB
@@ -38,7 +40,8 @@ from kvpeak.report.history import history_section
 from kvpeak.report.instruments import instruments_section
 from kvpeak.report.limits import limits_section
 from kvpeak.report.opening import opening, where_table
-from kvpeak.report.pools import pools_of, pools_section
+from kvpeak.report.pools import pools_of
+from kvpeak.report.pools_text import pools_section
 from kvpeak.report.sections import comparison_section
 from kvpeak.report.workloads import workloads_section
 
@@ -72,7 +75,9 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
-        "pools": pools_section(pools_of(summary, matrix.variants, folder / "cells")),
+        "pools": pools_section(
+            pools_of(results, matrix.variants, folder / "cells"), read_pytorch(matrix, folder)
+        ),
         "growth": growth_section(results),
         "workloads": workloads_section(results),
         "fits": fits_section(fits_rows(results, folder)),
@@ -216,6 +221,12 @@ def read_figures(folder: Path) -> list[dict]:
 def read_replay(folder: Path) -> dict[str, list[dict]] | None:
     """The replay's tables by name, None if there is no replay."""
     return {path.stem: read_csv(path) for path in sorted((folder / "replay").glob("*.csv"))} or None
+
+
+def read_pytorch(matrix: Matrix, folder: Path) -> list[dict]:
+    """The rows of pools/pytorch.csv, none if the matrix names no recordings."""
+    file = folder / layout.PYTORCH.relative_to(layout.RESULTS)
+    return read_csv(file, POOLS.names) if matrix.recordings else []
 
 
 def names_of(summary: list[dict], column: str) -> list[str]:

@@ -12,7 +12,8 @@ from kvpeak.base.files import write_together
 from kvpeak.base.untrusted import read_csv
 from kvpeak.report.figures import peak_by_counter, peak_by_length, speed_ratios, where_bytes_are
 from kvpeak.report.history import history_figure
-from kvpeak.report.pools import pools_figure, pools_of
+from kvpeak.report.pools import pools_of
+from kvpeak.report.pools_text import pools_figure
 from kvpeak.report.replay_figures import captured_bytes
 from kvpeak.report.style import Figure
 from kvpeak.report.timelines import memory_over_time, timelines
@@ -43,8 +44,7 @@ def draw(
             figures.append(peak_by_counter(comparison, pair))
         figures.append(speed_ratios(comparison))
     figures.append(history_figure(histories(results, releases or {})))
-    summary = list(results.summary.values())
-    figures.append(pools_figure(pools_of(summary, variants or {}, cells)))
+    figures.append(pools_figure(pools_of(results, variants or {}, cells)))
     figures.append(workloads_figure(results))
     if replay:
         figures.append(captured_bytes(read_holders(replay)))

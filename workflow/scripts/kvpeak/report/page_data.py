@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvpeak.analysis.results import Results
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import CHECKS, FITS, PROCESSES, REPLAY, SUMMARY, Table
+from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import CELLS, MEMORY_FILE
 from kvpeak.base.untrusted import read_csv
@@ -16,7 +16,7 @@ from kvpeak.report.page_links import Links, anchor_of, rows_of
 MOST_ROWS = 1_000  # of a table in the page; longer ones stay in their file
 MOST_CELLS = 300  # with a timeline
 SAMPLES = 60  # of one timeline
-SHOWN = (SUMMARY, PROCESSES, CHECKS, FITS, *REPLAY)
+SHOWN = (SUMMARY, PROCESSES, CHECKS, FITS, *REPLAY, POOLS)
 
 
 @dataclass(frozen=True)

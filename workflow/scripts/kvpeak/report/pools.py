@@ -1,25 +1,28 @@
 """Several buffer pools in one matrix: what each takes and costs, measured beside predicted."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import geometric_mean
+from statistics import fmean, geometric_mean
 
+from kvpeak.analysis.comparisons import Change
+from kvpeak.analysis.pooled import fixed_interval
+from kvpeak.analysis.results import Results
+from kvpeak.analysis.statistics import half_width, ratio_of_means
+from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
-from kvpeak.base.numbers import MIB, percent
+from kvpeak.base.kv_caches import regrows
+from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_object
 from kvpeak.pools import trace
 from kvpeak.pools.replay import Outcome, Setting, replay
-from kvpeak.report import markdown
-from kvpeak.report.markdown import Markdown, code, number
-from kvpeak.report.style import COLOURS, MARKERS, Canvas, Figure, styled, svg
 
-SLUG = "buffer-pools"
 OWN = "MLX's own"
 _PLACE = ("commit", "model", "prompt", "kv_cache")  # what a cell asks for; the rest is the pool's
+_SPEEDS = ("prefill_tok_s", "decode_tok_s")
 
 
 @dataclass(frozen=True)
@@ -32,40 +35,53 @@ class Measured:
     cap: str
     peak_mib: float | None
     active_mib: float | None
-    prefill: float | None
-    decode: float | None
+    speeds: dict[str, Sequence[float]]  # by column, one mean for each process
     predicted: Outcome | None = None
 
 
 @dataclass(frozen=True)
+class Times:
+    """How many times MLX's own speed, over some places; the 95 % interval over processes."""
+
+    value: float
+    low: float | None  # None where the processes are too few
+    high: float | None
+
+
+@dataclass(frozen=True)
 class Pool:
-    """One pool over all places where it and MLX's own were measured: ratios to MLX's own."""
+    """One pool at several places against MLX's own there."""
 
     name: str
     places: int
-    peak: float
-    prefill: float | None
-    decode: float | None
-    made: int | None  # real allocations in all predicted places
+    peak: float  # geometric mean of the ratios
+    prefill: Times | None
+    decode: Times | None
+    made: int | None  # real allocations in all places, predicted
+    own_made: int | None  # those of MLX's own pool
     worst: float | None  # the largest |predicted / measured − 1|
 
 
-def pools_of(summary: list[dict], variants: dict[str, dict], cells: Path) -> list[Measured]:
+def pools_of(results: Results, variants: dict[str, dict], cells: Path) -> list[Measured]:
     """The cells of a matrix with more than one pool, else none.
 
     Reads which setting a cell had from its record, and predicts from a recording of the same place.
     """
-    rows = [row for row in summary if row["outcome"] == "ok" and row["variant"] in variants]
-    kinds = {variants[row["variant"]].get("pool") for row in rows}
-    if len(kinds) < 2:
+    rows = [
+        row
+        for row in results.summary.values()
+        if row["outcome"] == "ok" and row["variant"] in variants
+    ]
+    if len({variants[row["variant"]].get("pool") for row in rows}) < 2:
         return []
     recordings = _recordings(rows, variants, cells)
     found = []
     for row in rows:
-        options, place = variants[row["variant"]], tuple(row[axis] for axis in _PLACE)
-        setting = _record(row, cells).get("engine", {}).get("pool", {}).get("setting", "")
-        setting = setting if options.get("pool") else ""
+        place = tuple(row[axis] for axis in _PLACE)
+        given = _record(row, cells).get("engine", {}).get("pool", {}).get("setting", "")
+        setting = given if variants[row["variant"]].get("pool") else ""
         recorded = recordings.get(place)
+        names = tuple(row[axis] for axis in AXES)
         found.append(
             Measured(
                 place,
@@ -74,12 +90,18 @@ def pools_of(summary: list[dict], variants: dict[str, dict], cells: Path) -> lis
                 row["cap"],
                 row["peak_pool_mib"],
                 row["peak_active_mib"],
-                row["prefill_tok_s"],
-                row["decode_tok_s"],
-                _predicted(recorded, setting) if recorded and setting else None,
+                {column: results.speeds(names, column) for column in _SPEEDS},
+                _predicted(recorded, setting or _own_rule(recorded, row["cap"]))
+                if recorded
+                else None,
             )
         )
     return found
+
+
+def _own_rule(recorded: trace.Trace, cap: str) -> str:
+    """MLX's own rule as a policy: that of the recording's back end, under the cell's cap."""
+    return recorded.setting + ("" if cap == "default" else f",cap:{cap}")
 
 
 def _recordings(rows, variants, cells: Path) -> dict[tuple, trace.Trace]:
@@ -126,28 +148,57 @@ def pooled(found: list[Measured]) -> list[Pool]:
     places, those where each of them was measured, if there is one.
     """
     own = _baselines(found)
-    at = {}
+    at: dict[str, dict[tuple[str, ...], Measured]] = {}
     for each in found:
         if each.peak_mib and each.place in own and each is not own[each.place]:
             at.setdefault(each.name, {})[each.place] = each
     common = set.intersection(*map(set, at.values())) if at else set()
-    pools = []
-    for name, measured in at.items():
-        pairs = [(measured[place], own[place]) for place in sorted(common or measured)]
-        predicted = [each for each, _ in pairs if each.predicted]
-        off = [each.predicted.reserved_peak / MIB / each.peak_mib - 1 for each in predicted]
-        pools.append(
-            Pool(
-                name,
-                len(pairs),
-                geometric_mean(each.peak_mib / base.peak_mib for each, base in pairs),
-                _ratio((each.prefill, base.prefill) for each, base in pairs),
-                _ratio((each.decode, base.decode) for each, base in pairs),
-                sum(each.predicted.made for each in predicted) if predicted else None,
-                max(map(abs, off)) if off else None,
-            )
-        )
+    pools = [
+        _pool(name, [(measured[place], own[place]) for place in sorted(common or measured)])
+        for name, measured in at.items()
+    ]
     return sorted(pools, key=lambda pool: pool.peak)
+
+
+def growing(found: list[Measured]) -> list[Measured]:
+    """Those of them with a cache that grows at every step."""
+    return [each for each in found if regrows(each.place[_PLACE.index("kv_cache")])]
+
+
+def _pool(name: str, pairs: list[tuple[Measured, Measured]]) -> Pool:
+    predicted = [(each, base) for each, base in pairs if each.predicted and base.predicted]
+    off = [each.predicted.reserved_peak / MIB / each.peak_mib - 1 for each, _ in predicted]
+    return Pool(
+        name,
+        len(pairs),
+        geometric_mean(each.peak_mib / base.peak_mib for each, base in pairs),
+        *(_times(pairs, column) for column in _SPEEDS),
+        sum(each.predicted.made for each, _ in predicted) if predicted else None,
+        sum(base.predicted.made for _, base in predicted) if predicted else None,
+        max(map(abs, off)) if off else None,
+    )
+
+
+def _times(pairs: list[tuple[Measured, Measured]], column: str) -> Times | None:
+    """Of the places that have the speed on both sides."""
+    sides = [(each.speeds[column], base.speeds[column]) for each, base in pairs]
+    changes = [_change(of, to) for of, to in sides if len(of) and len(to)]
+    if not changes:
+        return None
+    low, high, _ = fixed_interval(changes)
+    return Times(geometric_mean(change.ratio.value for change in changes), low, high)
+
+
+def _change(of: Sequence[float], to: Sequence[float]) -> Change:
+    return Change(
+        before=fmean(to),
+        after=fmean(of),
+        half_widths=(half_width(to), half_width(of)),
+        ratio=ratio_of_means(of, to),
+        p=None,
+        verdict=Verdict.NOT_TESTABLE,
+        needs=None,
+    )
 
 
 def _baselines(found: list[Measured]) -> dict[tuple[str, ...], Measured]:
@@ -160,11 +211,6 @@ def _baselines(found: list[Measured]) -> dict[tuple[str, ...], Measured]:
     return own
 
 
-def _ratio(pairs: Iterator[tuple[float | None, float | None]]) -> float | None:
-    ratios = [after / before for after, before in pairs if after and before]
-    return geometric_mean(ratios) if ratios else None
-
-
 def front(pools: list[Pool]) -> list[Pool]:
     """Those that no other beats in both the peak and the number of real allocations."""
     best: list[Pool] = []
@@ -175,92 +221,10 @@ def front(pools: list[Pool]) -> list[Pool]:
     return best
 
 
-def sentence(pools: list[Pool]) -> str:
-    """Which pool takes least, and what it costs."""
-    best = pools[0]
-    change = percent(best.peak - 1, 0)
-    speed = f", at {best.decode:.2f} times its decode speed" if best.decode else ""
-    return (
-        f"Of the buffer pools, {best.name} takes least: a peak of {change} against MLX's own over "
-        f"{best.places} settings{speed}."
-    )
+def advised(pools: list[Pool]) -> Pool:
+    """The lowest peak of those that ask the system for memory no oftener than MLX's own does.
 
-
-def pools_section(found: list[Measured]) -> dict | None:
-    """What the template shows; None without several pools."""
-    pools = pooled(found)
-    if not pools:
-        return None
-    worst = [pool.worst for pool in pools if pool.worst is not None]
-    return {
-        "slug": SLUG,
-        "sentence": sentence(pools),
-        "table": _table(pools),
-        "cells": _cells(found),
-        "front": [pool.name for pool in front(pools)],
-        "worst": percent(max(worst), 1, sign=False) if worst else None,
-    }
-
-
-def _table(pools: list[Pool]) -> Markdown:
-    header = ["pool", "peak", "prefill", "decode", "allocations", "off at most", "settings"]
-    rows = [
-        [
-            code(pool.name),
-            *(_times(value) for value in (pool.peak, pool.prefill, pool.decode)),
-            number(pool.made),
-            "–" if pool.worst is None else percent(pool.worst, 1, sign=False),
-            number(pool.places),
-        ]
-        for pool in pools
-    ]
-    return markdown.table(header, rows, " rrrrrr")
-
-
-def _cells(found: list[Measured]) -> Markdown:
-    header = ["model", "prompt", "KV cache", "pool", "peak, MiB", "predicted", "active", "decode"]
-    rows = [
-        [
-            *(code(name) for name in each.place[1:]),
-            code(each.name),
-            number(each.peak_mib, 1),
-            number(each.predicted.reserved_peak / MIB, 1) if each.predicted else "–",
-            number(each.active_mib, 1),
-            number(each.decode, 1),
-        ]
-        for each in found
-    ]
-    return markdown.table(header, rows, "    rrrr")
-
-
-def _times(value: float | None) -> Markdown:
-    return markdown.times(value)
-
-
-@styled
-def pools_figure(found: list[Measured]) -> Figure | None:
-    """Each pool's peak against its decode speed, both relative to MLX's own."""
-    pools = [pool for pool in pooled(found) if pool.decode]
-    if not pools:
-        return None
-    figure = Canvas(figsize=(6.4, 3.6), layout="constrained")
-    ax = figure.subplots()
-    for style, pool in enumerate(pools):
-        look = {"color": COLOURS[style % len(COLOURS)], "marker": MARKERS[style % len(MARKERS)]}
-        ax.plot([pool.peak], [pool.decode], linestyle="none", label=pool.name, **look)
-    ax.axvline(1, color="0.6", linewidth=0.8)
-    ax.axhline(1, color="0.6", linewidth=0.8)
-    ax.set_xlabel("peak of the pool, in times of MLX's own")
-    ax.set_ylabel("decode speed, likewise")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside right center")
-    spoken = "; ".join(
-        f"{pool.name}: peak {pool.peak:.2f}, decode {pool.decode:.2f}" for pool in pools
-    )
-    return Figure(
-        name=SLUG,
-        about=SLUG,
-        title="What a pool takes and costs",
-        alt=f"Peak and decode speed of each buffer pool against MLX's own. {spoken}"[:900],
-        caption="Each pool's geometric mean over the settings. Left is less memory, up is faster.",
-        svg=svg(figure),
-    )
+    Where nothing is known of that, or none is so, the lowest peak of all.
+    """
+    seldom = [pool for pool in pools if pool.made is not None and pool.made <= pool.own_made]
+    return (seldom or pools)[0]

@@ -19,7 +19,7 @@ from kvpeak.base.untrusted import read_csv, read_json, read_text
 TABLES = ("plan.csv", "runs.csv", "processes.csv", "summary.csv", "checks.csv")
 RECORDS = (
     *("envs/*/environment.json", "calibration/*.json", "instruments/*.json", "replay/*.csv"),
-    *("fits.csv", "turns.csv"),
+    *("pools/*.csv", "fits.csv", "turns.csv"),
 )
 BESIDE = ("details.md", "finding.html")  # where they are there
 # ![alt](target), where the alt text may hold escaped brackets

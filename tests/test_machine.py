@@ -1,7 +1,10 @@
 """The machine's state from recorded texts, and the flags that follow from it."""
 
 import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -76,6 +79,97 @@ def test_this_machine_has_a_state():
     assert len(state["machine_id"]) == 12
 
 
+def meminfo() -> dict[str, float]:
+    """/proc/meminfo in MiB; it counts in kibibytes."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    return {name.rstrip(":"): int(number) / 1024 for name, number, *_ in lines}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_memory_and_swap_are_those_of_the_kernel_in_mib():
+    """Memory comes and goes meanwhile, but not half of it."""
+    before, state, after = meminfo(), machine.state(None), meminfo()
+    limits = cgroup.memory_limits()
+    assert state["memory_mib"] == pytest.approx(before["MemTotal"])
+    assert machine.total_mib() == pytest.approx(
+        min([before["MemTotal"], *(limit for limit, _ in limits)])
+    )
+    available = [min([info["MemAvailable"], *(f for _, f in limits)]) for info in (before, after)]
+    assert 0.7 * min(available) < state["available_mib"] < 1.4 * max(available)
+    swapped = [info["SwapTotal"] - info["SwapFree"] for info in (before, after)]
+    assert min(swapped) - 64 < state["swap_used_mib"] < max(swapped) + 64
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+def test_busy_seconds_are_those_of_all_processors_since_boot():
+    """/proc/stat: user, nice, system, idle, iowait, irq, softirq, steal (proc_stat(5))."""
+
+    def busy() -> float:
+        ticks = list(map(int, Path("/proc/stat").read_text().split()[1:9]))
+        return sum(ticks[:3] + ticks[5:]) / os.sysconf("SC_CLK_TCK")
+
+    before, found, after = busy(), machine.state(None)["cpu_busy_s"], busy()
+    assert before - 0.1 <= found <= after + 0.1
+
+
+def test_what_a_control_group_leaves_is_what_is_available(monkeypatch):
+    memory = SimpleNamespace(total=16_000 * MIB, available=9_000 * MIB)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(machine.mac, "on_mac", lambda: False)
+    for limits, available, total in (
+        ([], 9_000, 16_000),
+        ([(8_000, 300), (32_000, 20_000)], 300, 8_000),
+        ([(64_000, 60_000)], 9_000, 16_000),
+    ):
+        monkeypatch.setattr(machine, "memory_limits", lambda limits=limits: limits)
+        assert (machine.available_mib(), machine.total_mib()) == (available, total)
+
+
+def test_on_a_mac_its_own_count_of_what_is_available_stands(monkeypatch):
+    memory = SimpleNamespace(total=16_000 * MIB, available=9_000 * MIB)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: memory)
+    monkeypatch.setattr(machine, "memory_limits", lambda: [])
+    monkeypatch.setattr(machine.mac, "on_mac", lambda: True)
+    for counted, available in ((11_000.0, 11_000.0), (None, 9_000.0)):
+        monkeypatch.setattr(machine.mac, "available_mib", lambda total, counted=counted: counted)
+        assert machine.available_mib() == available
+
+
+def test_machines_are_told_apart_by_their_memory():
+    one, other = machine.machine_id(8 << 30), machine.machine_id(16 << 30)
+    assert one != other
+    assert one == machine.machine_id(8 << 30)
+    assert re.fullmatch("[0-9a-f]{12}", one)
+
+
+def test_a_machines_name_says_what_it_is_made_of():
+    state = machine.state({"name": "NVIDIA H200"})
+    gib = round(state["memory_mib"] / 1024)
+    assert state["name"] == f"{state['cpu']}, {os.cpu_count()} CPUs, {gib} GiB, NVIDIA H200"
+    assert state["gpu"] == {"name": "NVIDIA H200"}
+    assert machine.state(None)["name"] + ", NVIDIA H200" == state["name"]
+
+
+BURN = "import time\nwhile time.process_time() < {}: pass\n"
+
+
+def test_processor_seconds_of_a_tree_count_its_children_that_ended_and_that_live():
+    code = BURN.format(0.3) + (
+        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(0.4)!r}])\n"
+        f"child = subprocess.Popen([sys.executable, '-c', {BURN.format(0.5)!r} + "
+        "'print(flush=True); import sys; sys.stdin.read()'], stdout=-1, stdin=-1)\n"
+        "child.stdout.readline()\nprint(flush=True)\nsys.stdin.read()\n"
+    )
+    top = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    top.stdout.readline()
+    seconds = machine.tree_cpu_s(top.pid)
+    top.communicate()
+    assert 1.1 <= seconds < 3
+    assert machine.tree_cpu_s(top.pid) is None
+
+
 BEFORE = {"cpu_busy_s": 100.0, "swap_used_mib": 10.0, "throttle_count": 5, "gpu": None}
 QUIET = SimpleNamespace(pid=1, elapsed_s=10.0, wall_s=10.0, cpu_s=20.0)
 
@@ -89,6 +183,60 @@ def found_flags(before=(), after=(), ended=(), slowed=()) -> list[str]:
 
 def test_a_quiet_machine_has_no_flags():
     assert found_flags() == []
+
+
+def test_what_a_system_does_not_count_is_no_flag():
+    unknown = {"throttle_count": None, "swap_used_mib": None, "cpu_busy_s": None}
+    assert found_flags(before=unknown, after=unknown) == []
+    for key in unknown:
+        assert found_flags(before={key: None}, after={key: 1e6}) == []
+        assert found_flags(before={key: 1e6}, after={key: None}) == []
+    missing = {key: value for key, value in BEFORE.items() if key not in unknown}
+    assert flags(missing, missing, QUIET, []) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "count"),
+    [
+        ({"after": {"swap_used_mib": 10.99}}, 0),
+        ({"after": {"swap_used_mib": 11.0}}, 1),
+        ({"after": {"throttle_count": 6}}, 1),
+        ({"after": {"throttle_count": 5}}, 0),
+        ({"after": {"cpu_busy_s": 125.0}}, 0),  # 5 of 10 seconds were not its own
+        ({"after": {"cpu_busy_s": 125.1}}, 1),
+        ({"ended": {"wall_s": 11.0}}, 0),
+        ({"ended": {"wall_s": 11.1}}, 1),
+        ({"ended": {"wall_s": 8.9}}, 1),
+        ({"ended": {"elapsed_s": 0.0, "wall_s": 0.0, "cpu_s": 0.0}}, 0),
+        ({"before": {"memory_pressure": 1}}, 0),
+        ({"before": {"memory_pressure": 2}}, 1),
+        ({"after": {"memory_pressure": 4}}, 1),
+    ],
+)
+def test_where_a_disturbance_begins(changes, count):
+    assert len(found_flags(**changes)) == count
+
+
+def test_pressure_is_named():
+    assert found_flags(after={"memory_pressure": 4}) == [
+        "memory: macOS's memory pressure was at critical after the cell"
+    ]
+    assert found_flags(before={"memory_pressure": 3}) == [
+        "memory: macOS's memory pressure was at 3 before the cell"
+    ]
+
+
+def test_a_jump_forward_of_the_wall_clock_has_its_sign():
+    assert found_flags(ended={"wall_s": 3610.0}) == [
+        "clock: the wall clock jumped by +3600.0 s, or the machine slept"
+    ]
+
+
+def test_processes_that_were_on_the_gpu_before_count_too_and_the_own_one_does_not():
+    others = {"processes": [{"pid": pid} for pid in (7, 1)]}
+    found = found_flags(before={"gpu": others}, after={"gpu": GPU})
+    assert found == ["gpu: other processes were on the GPU: process 7, process 9"]
+    assert found_flags(before={"gpu": {"processes": [{"pid": 1}]}}) == []
 
 
 GPU = {"processes": [{"pid": 1, "used_mib": 5.0}, {"pid": 9, "used_mib": 7.0}]}

@@ -126,6 +126,125 @@ DAMAGEABLE = gguf_bytes(
 )
 
 
+BYTES = {"F32": 768, "F16": 384, "Q4_0": 108, "Q4_1": 120, "Q8_0": 204}  # of 2 × 96 values
+
+
+@pytest.mark.parametrize("kind", BYTES)
+def test_a_tensor_takes_the_bytes_of_its_format(file, kind):
+    """A block of 32 values has two bytes for each scale: 18, 20 and 34 in all (the ggml project's
+    format).
+    """
+    whole = gguf_bytes({}, {"t": (kind, np.arange(192.0).reshape(2, 96))})
+    start = 24 + (8 + 1) + 4 + 2 * 8 + 4 + 8 + 31  # one short tensor, padded to a multiple of 32
+    exact = whole[: start + BYTES[kind]]
+    header = gguf.read_header(file(exact))
+    assert (header.shapes, header.types) == ({"t": (2, 96)}, {"t": kind})
+    end = len(exact)
+    assert f"ends at byte {end} of {end - 1}; the file is cut" in refused(file(exact[:-1]))
+
+
+def test_a_tensor_begins_where_its_offset_says(file):
+    tensors = {name: ("F32", np.ones((1, 8), dtype=np.float32)) for name in "ab"}
+    whole = gguf_bytes({}, tensors)
+    gguf.read_header(file(whole))
+    assert f"tensor b ends at byte {len(whole)} of" in refused(file(whole[:-1]))
+
+
+@pytest.mark.parametrize("alignment", [1, 8, 64, 256])
+def test_the_data_begin_at_the_alignment_that_the_file_says(file, alignment):
+    metadata = {"general.alignment": scalar("u32", alignment)}
+    head = gguf_bytes(metadata, {"t": ("F32", np.zeros((1, 1)))})
+    length = 24 + (8 + 17) + 8 + (8 + 1) + 4 + 2 * 8 + 4 + 8
+    end = -(-length // alignment) * alignment + 4
+    gguf.read_header(file(head[:length] + bytes(end - length)))
+    assert "cut short" in refused(file(head[:length] + bytes(end - length - 1)))
+
+
+@pytest.mark.parametrize("value", [scalar("u32", 0), scalar("i32", -8), scalar("str", "32")])
+def test_an_alignment_that_is_no_positive_number_is_refused(file, value):
+    assert "expected a positive whole number" in refused(
+        file(gguf_bytes({"general.alignment": value}, {}))
+    )
+
+
+SCALARS = {
+    0: ("B", 255),
+    1: ("b", -128),
+    2: ("H", 65_535),
+    3: ("h", -32_768),
+    4: ("I", 2**32 - 1),
+    5: ("i", -(2**31)),
+    6: ("f", -1.5),
+    7: ("?", True),
+    10: ("Q", 2**64 - 1),
+    11: ("q", -(2**63)),
+    12: ("d", 1e300),
+}
+
+
+@pytest.mark.parametrize("kind", SCALARS)
+def test_every_kind_of_number_alone_and_in_an_array(file, kind):
+    code, value = SCALARS[kind]
+    metadata = {
+        "one": struct.pack(f"<I{code}", kind, value),
+        "many": struct.pack(f"<IIQ3{code}", 9, kind, 3, value, 0, value),
+        "after": scalar("u32", 7),
+    }
+    assert gguf.read_header(file(gguf_bytes(metadata, {}))).metadata == {
+        "one": value,
+        "many": [value, 0, value],
+        "after": 7,
+    }
+
+
+@pytest.mark.parametrize("kind", [8 + 5, 14, 99])
+def test_a_kind_of_value_that_the_format_does_not_have_is_refused(file, kind):
+    number = struct.pack("<IQ", kind, 0)
+    assert f"type {kind} at byte" in refused(file(gguf_bytes({"key": number}, {})))
+    assert f"array of type {kind} at" in refused(
+        file(gguf_bytes({"key": struct.pack("<IIQ", 9, kind, 0)}, {}))
+    )
+
+
+def test_arrays_in_arrays_are_read_as_far_as_four_deep(file):
+    def nested(depth: int) -> bytes:
+        return struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * (depth - 1) + INNER
+
+    deepest = gguf.read_header(file(gguf_bytes({"key": nested(4)}, {}))).metadata["key"]
+    assert deepest == [[[[5, 6]]]]
+    assert "4 arrays deep" in refused(file(gguf_bytes({"key": nested(5)}, {})))
+
+
+INNER = struct.pack("<IQ2B", 0, 2, 5, 6)  # an array of two bytes, without its own type
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_both_versions_that_are_in_use_are_read(file, version):
+    assert gguf.read_header(file(b"GGUF" + struct.pack("<IQQ", version, 0, 0))).shapes == {}
+
+
+def test_a_later_version_is_refused(file):
+    assert "version 4" in refused(file(b"GGUF" + struct.pack("<IQQ", 4, 0, 0)))
+
+
+@pytest.mark.parametrize("dimensions", [0, 1, 4, 5])
+def test_a_tensor_has_one_to_four_dimensions(file, dimensions):
+    values = np.zeros((1,) * dimensions)
+    path = file(gguf_bytes({}, {"t": ("F32", values)}))
+    if 1 <= dimensions <= 4:
+        assert gguf.read_header(path).shapes == {"t": (1,) * dimensions}
+    else:
+        assert f"t has {dimensions} dimensions; expected 1 to 4" in refused(path)
+
+
+def test_packed_rows_are_whole_blocks(file):
+    head = gguf_bytes({}, {"t": ("F32", np.zeros((1, 48)))})
+    of_q8 = head.replace(struct.pack("<QQI", 48, 1, 0), struct.pack("<QQI", 48, 1, 8))
+    assert "rows of 48; expected a multiple of 32" in refused(file(of_q8))
+    unknown = head.replace(struct.pack("<QQI", 48, 1, 0), struct.pack("<QQI", 48, 1, 30))
+    assert "type 30; expected one of F32, F16, Q4_0, Q4_1, Q8_0" in refused(file(unknown))
+
+
 def tiny(file, kind="F32", **metadata):
     return file(gguf_bytes(llama_metadata(**metadata), llama_tensors(kind)))
 
@@ -137,6 +256,42 @@ def test_llama_config_from_the_metadata(file):
     assert config["vocab_size"] == len(tiny_gguf.tokens())
     assert config["rope_traditional"] and config["tie_word_embeddings"]
     json.dumps(config)
+
+
+def test_what_the_metadata_leave_out_has_the_formats_default(file):
+    left_out = ("llama.attention.head_count_kv", "llama.rope.freq_base")
+    metadata = {key: value for key, value in llama_metadata().items() if key not in left_out}
+    tensors = llama_tensors("F32") | {"output.weight": ("F32", np.zeros((260, 64)))}
+    config = gguf.llama_config(gguf.read_header(file(gguf_bytes(metadata, tensors))))
+    assert config == {
+        "model_type": "llama",
+        "hidden_size": 64,
+        "intermediate_size": 96,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "head_dim": 16,
+        "vocab_size": len(tiny_gguf.tokens()),
+        "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10_000.0,
+        "rope_traditional": True,
+        "tie_word_embeddings": False,
+        "eos_token_id": 0,
+        "torch_dtype": "float32",
+    }
+
+
+def test_what_the_metadata_say_stands(file):
+    said = {
+        "llama.attention.head_count_kv": scalar("u32", 2),
+        "llama.attention.key_length": scalar("u32", 24),
+        "llama.rope.freq_base": scalar("f32", 500_000.0),
+        "llama.rope.scaling.type": scalar("str", "none"),
+    }
+    config = gguf.llama_config(gguf.read_header(tiny(file, **said)))
+    assert (config["num_key_value_heads"], config["head_dim"]) == (2, 24)
+    assert config["rope_theta"] == 500_000.0
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import resource
 import struct
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -160,6 +161,129 @@ def test_linux_has_no_sample_of_a_process_that_has_exited():
 def test_sizes_of_proc_status_are_mebibytes():
     text = b"Name:\tVmHWM: 7 kB\nState:\tS\nVmHWM:\t  2048 kB\nVmRSS:\t  1024 kB\nThreads:\t3\n"
     assert parse_status(text) == {"VmHWM": 2.0, "VmRSS": 1.0}
+
+
+def test_what_status_says_in_other_units_or_not_at_all_is_no_size():
+    text = b"VmHWM:\t 12 kB\nVmRSS:\tmany kB\nThreads:\t3\nHugetlb:\t 5 mB\nno colon\n\n"
+    assert parse_status(text) == {"VmHWM": 12 / 1024}
+
+
+def test_held_is_what_cannot_be_dropped():
+    """Of 100 MiB resident, 60 are anonymous and 5 shared; 7 more are swapped out."""
+    sizes = {"VmHWM": 120, "VmRSS": 100, "RssAnon": 60, "RssFile": 35, "RssShmem": 5, "VmSwap": 7}
+    text = "".join(f"{name}:\t{1024 * mib} kB\n" for name, mib in sizes.items())
+    assert process_memory._sample(parse_status(text.encode())) == Sample(100, 100, 72)
+    assert process_memory._sample({"VmRSS": 3.0}) == Sample(3, 3, 0)  # an older kernel
+
+
+def stat(*faults: int) -> bytes:
+    """/proc/PID/stat with these minflt, cminflt, majflt and cmajflt, fields 10 to 13."""
+    fields = [42, b"(a) name)", b"Z", 1, 42, 42, 0, -1, 4194560, *faults, 5, 6, 7, 8]
+    return b" ".join(field if isinstance(field, bytes) else b"%d" % field for field in fields)
+
+
+@pytest.mark.parametrize(
+    ("faults", "waited"),
+    [((9, 0, 9, 0), False), ((0, 1, 0, 0), True), ((0, 0, 0, 1), True), ((9, 12, 9, 3), True)],
+)
+def test_who_waited_for_children_has_their_page_faults(faults, waited):
+    assert process_memory.waited_for_children(stat(*faults)) is waited
+
+
+@linux
+def test_a_process_of_this_user_is_sampled_once_and_a_zombie_or_a_stranger_is_not():
+    child = Child()
+    child.hold(100)
+    found = process_memory.sample_of(child.pid)
+    assert 100 < found.footprint_mib == found.rss_mib < 150
+    assert 100 < found.held_mib < found.rss_mib  # Python's own code is mapped from files
+    child._process.stdin.close()
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert process_memory.sample_of(child.pid) is None
+    child.end()
+    assert process_memory.sample_of(child.pid) is None
+
+
+@linux
+def test_this_process_counts_its_own_pages():
+    before = process_memory.own_memory()
+    mine = bytearray(os.urandom(MIB)) * 100
+    full = process_memory.own_memory()
+    assert full.rss_mib - before.rss_mib == pytest.approx(len(mine) / MIB, abs=5)
+    assert full.footprint_mib == full.rss_mib
+
+
+@linux
+@pytest.mark.parametrize(
+    ("at_exit", "sampled", "own", "expected"),
+    [  # MiB above the parent's own peak: wait4's figure, the last VmHWM, the engine's own report
+        (50, 20, None, (50, "wait4 ru_maxrss")),
+        (50, 60, None, (60, "wait4 ru_maxrss")),
+        (50, 60, 70, (70, "wait4 ru_maxrss")),
+        (50, 20, 10, (50, "wait4 ru_maxrss")),
+        (0, 20, 30, (30, "VmHWM, the engine's own at its end")),
+        (0, 40, 30, (40, "VmHWM, the engine's own at its end")),
+        (0, 40, None, (40, "VmHWM, last sample (a lower bound)")),
+        (-9, 40, None, (40, "VmHWM, last sample (a lower bound)")),
+        (0, None, None, (None, None)),
+    ],
+)
+def test_linux_takes_the_largest_peak_that_is_the_childs_own(at_exit, sampled, own, expected):
+    parent = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    child = Child()
+    memory = LinuxMemory(child.pid)
+    memory.last_look()
+    memory._peak = parent + sampled if sampled else 0.0
+    child.end()
+    usage = SimpleNamespace(ru_maxrss=(parent + at_exit) * 1024)
+    found = memory.exited(usage, own and parent + own)
+    peak, source = expected
+    assert found == Peaks(
+        peak and pytest.approx(parent + peak, abs=1),
+        source,
+        peak and pytest.approx(parent + peak, abs=1),
+    )
+
+
+def test_the_reader_of_a_child_is_that_of_the_system(monkeypatch):
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert isinstance(process_memory.memory_of(os.getpid()), MacMemory)
+    assert process_memory.memory_of(42)._pid == 42
+    if Path("/proc/self/status").exists():
+        monkeypatch.setattr(sys, "platform", "linux")
+        memory = process_memory.memory_of(os.getpid())
+        assert memory.sample().footprint_mib > 5
+        memory.exited(USAGE)
+
+
+@pytest.mark.parametrize("footprint", [300, 0])
+def test_on_a_mac_any_process_and_this_one_are_read_by_the_same_call(monkeypatch, footprint):
+    buffer = rusage_info(464, footprint, lifetime_max=900, resident=200)
+    asked = []
+    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(process_memory, "_proc_pid_rusage", lambda pid: asked.append(pid) or buffer)
+    sample = process_memory.sample_of(42)
+    assert sample == (Sample(300, 200, 300) if footprint else None)
+    assert process_memory.own_memory() == process_memory.Own(footprint, 200)
+    assert asked == [42, os.getpid()]
+    monkeypatch.setattr(process_memory, "_proc_pid_rusage", lambda pid: None)
+    assert process_memory.sample_of(42) is None
+
+
+def test_the_energy_of_a_process_on_a_mac_is_in_nanojoules(monkeypatch):
+    """ri_energy_nj is at byte 336 of V6, and V4 ends before it (bsd/sys/resource.h)."""
+    assert process_memory.process_joules(42) is None or sys.platform == "darwin"
+    buffer = bytearray(464)
+    struct.pack_into("=Q", buffer, 336, 2_500_000_000)
+    monkeypatch.setattr(sys, "platform", "darwin")
+    for found, joules in (
+        (bytes(buffer), 2.5),
+        (bytes(464), None),
+        (bytes(463), None),
+        (b"", None),
+    ):
+        monkeypatch.setattr(process_memory, "_proc_pid_rusage", lambda pid, found=found: found)
+        assert process_memory.process_joules(42) == joules
 
 
 def rusage_info(size: int, footprint: int, lifetime_max: int, resident: int) -> bytes:

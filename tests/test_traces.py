@@ -19,22 +19,6 @@ MODELS = (
 KEPT = {"sin", "cos", "minus_infinity"}  # for the model's life, as the masks of two models
 
 
-@pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("kv_cache", KV_CACHES)
-@pytest.mark.parametrize("attention", ATTENTIONS)
-@pytest.mark.parametrize("prompt", [(1, None), (2, None), (65, None), (65, 16), (65, 64)])
-def test_what_a_trace_takes_it_gives_back(model, kv_cache, attention, prompt):
-    tokens, chunk = prompt
-    work = Workload(
-        tokens, kv_cache, 3, runs=2, prefill_chunk=chunk, attention=attention, capacity=80
-    )
-    replay = Replay(CandlePool())
-    replay.run(candle_trace(find_shapes(model), work))
-    left = set(replay.buffers)
-    assert {name for name in left if not str(name).startswith("mask_")} <= KEPT
-    assert replay.pool.held == sum(size for _, size in replay.buffers.values())
-
-
 @pytest.mark.parametrize("wait", WAITS)
 def test_a_full_run_has_as_many_events_as_the_finding_s_model_makes(wait):
     """24 layers, 4,097 tokens, 128 generated: about 163,000 events a run; waits come on top."""
@@ -271,3 +255,19 @@ def test_a_prealloc_cache_that_took_k_and_v_in_leaves_none_to_the_attention():
     scores = order.index(("alloc", "scores"))
     assert order.index(("free", "k_rope")) < scores
     assert order.index(("free", "v_copy")) < scores
+
+
+@pytest.mark.parametrize("model", MODELS)
+@pytest.mark.parametrize("kv_cache", KV_CACHES)
+@pytest.mark.parametrize("attention", ATTENTIONS)
+@pytest.mark.parametrize("prompt", [(1, None), (2, None), (65, None), (65, 16), (65, 64)])
+def test_what_a_trace_takes_it_gives_back(model, kv_cache, attention, prompt):
+    tokens, chunk = prompt
+    work = Workload(
+        tokens, kv_cache, 3, runs=2, prefill_chunk=chunk, attention=attention, capacity=80
+    )
+    replay = Replay(CandlePool())
+    replay.run(candle_trace(find_shapes(model), work))
+    left = set(replay.buffers)
+    assert {name for name in left if not str(name).startswith("mask_")} <= KEPT
+    assert replay.pool.held == sum(size for _, size in replay.buffers.values())

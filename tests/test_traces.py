@@ -1,6 +1,7 @@
 """Traces: balanced, complete, and of the sizes that the models' code asks for."""
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from mlx_pools import mlx_decode_trace
@@ -217,6 +218,204 @@ def test_fused_attention_asks_for_no_scores():
         assert not roles & {"scores", "scaled", "masked", "probabilities", "k_repeated"}
 
 
+def joined(model: str, work: Workload, **shape) -> list[int]:
+    """The bytes of every v that is joined in the first layer."""
+    trace = candle_trace(replace(find_shapes(model), **shape), work)
+    return [
+        request.nbytes
+        for request in requests(trace)
+        if (request.kind, request.role, request.layer) == ("alloc", "v_joined", 0)
+    ]
+
+
+def test_one_head_s_transposed_view_is_contiguous():
+    work = Workload(65, "cat", 3, runs=1)
+    for model in (MODELS[1], MODELS[3]):
+        assert joined(model, work, kv_heads=1) == []
+        assert joined(model, work, kv_heads=2)
+
+
+@pytest.mark.parametrize("tokens", [2, 300])
+def test_a_view_is_joined_however_long_the_prompt(tokens):
+    """qwen2 joins the repeated heads at each step; llama once in the prefill, and the cache once
+    when the first generated token comes to it.
+    """
+    work = Workload(tokens, "cat", 3, runs=1)
+    repeated, llama_repeated, llama_cache = 14 * 64 * 2, 32 * 64 * 2, 8 * 64 * 2
+    assert joined(MODELS[1], work) == [(tokens + step) * repeated for step in range(3)]
+    assert joined(MODELS[3], work) == [tokens * llama_repeated, (tokens + 1) * llama_cache]
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            "qwen2.5-0.5b-instruct",  # 64 values a head, 32,768 positions, two bytes
+            {
+                "frequencies_f32": 32 * 4,
+                "frequencies": 32 * 2,
+                "positions_u32": 32_768 * 4,
+                "positions": 32_768 * 2,
+                **dict.fromkeys(("angles", "sin", "cos"), 32_768 * 32 * 2),
+            },
+        ),
+        (
+            "llama-3.2-1b-instruct",  # 131,072 positions
+            {
+                "frequencies": 32 * 4,
+                "positions_u32": 131_072 * 4,
+                "positions": 131_072 * 4,
+                **dict.fromkeys(("angles", "sin_f32", "cos_f32"), 131_072 * 32 * 4),
+                **dict.fromkeys(("sin", "cos"), 131_072 * 32 * 2),
+            },
+        ),
+        (
+            "qwen2.5-7b-instruct-q4_k_m",  # 128 values a head, 32,768 positions, four bytes
+            {
+                "minus_infinity": 4,
+                "frequencies": 64 * 4,
+                "positions_u32": 32_768 * 4,
+                "positions": 32_768 * 4,
+                **dict.fromkeys(("angles", "sin", "cos"), 32_768 * 64 * 4),
+            },
+        ),
+    ],
+)
+def test_every_size_of_loading(model, expected):
+    load = next(candle_trace(find_shapes(model), Workload(2, "cat", 1)))
+    found = [(e.tensor, load.sizes[e.size]) for e in load.script.events if e.kind in REQUESTS]
+    assert dict(found) == expected
+    assert len(found) == len(expected)
+
+
+def test_a_model_in_float32_casts_no_table():
+    load = next(candle_trace(find_shapes(MODELS[1], "float32"), Workload(2, "cat", 1)))
+    found = [(e.tensor, load.sizes[e.size]) for e in load.script.events if e.kind in REQUESTS]
+    assert found[0] == ("frequencies_f32", 32 * 4)
+    assert found[1] == ("positions_u32", 32_768 * 4)
+    assert [name for name, _ in found] == [
+        *("frequencies_f32", "positions_u32", "positions", "angles", "sin", "cos")
+    ]
+
+
+CHUNKS = Workload(300, "cat", 1, runs=1, prefill_chunk=128)  # passes of 128, 128 and 44 tokens
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [
+        (
+            "qwen2.5-0.5b-instruct",  # zeros for the old tokens in two bytes, the mask in four
+            [
+                *[("ids", 512), ("mask_new", 128 * 128 * 4), ("mask", 128 * 128 * 2)],
+                *[("x", 128 * 896 * 2), ("ids", 512), ("mask_new", 128 * 128 * 4)],
+                *[("mask_old", 128 * 128 * 2), ("mask_joined", 128 * 256 * 4)],
+                *[("mask", 128 * 256 * 2), ("x", 128 * 896 * 2), ("ids", 176)],
+                *[("mask_new", 44 * 44 * 4), ("mask_old", 44 * 256 * 2)],
+                *[("mask_joined", 44 * 300 * 4), ("mask", 44 * 300 * 2), ("x", 44 * 896 * 2)],
+            ],
+        ),
+        (
+            "llama-3.2-1b-instruct",  # one byte for each pair of tokens
+            [
+                *[("ids", 512), ("mask_128x128", 128 * 128), ("x", 128 * 2048 * 2)],
+                *[("ids", 512), ("mask_128x256", 128 * 256), ("x", 128 * 2048 * 2)],
+                *[("ids", 176), ("mask_44x300", 44 * 300), ("x", 44 * 2048 * 2)],
+            ],
+        ),
+    ],
+)
+def test_every_size_before_the_first_layer(model, expected):
+    found = [
+        (request.role, request.nbytes)
+        for block in candle_trace(find_shapes(model), CHUNKS)
+        if block.phase == "prefill" and len(block.layers) == 1 and "x" in block.script.outputs
+        for request in requests(iter([block]))
+        if request.kind in REQUESTS
+    ]
+    assert found == expected
+
+
+def test_a_mask_that_is_there_already_is_not_made_again():
+    work = replace(CHUNKS, generate=3, runs=2)
+    for model in (MODELS[2], MODELS[3]):
+        masks = [
+            request.role
+            for request in requests(candle_trace(find_shapes(model), work))
+            if request.role.startswith("mask") and request.kind == "upload"
+        ]
+        assert masks == ["mask_128x128", "mask_128x256", "mask_44x300"]
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "cast"),
+    [
+        ("qwen2.5-0.5b-instruct", None, True),
+        ("qwen2.5-0.5b-instruct", "float32", False),
+        ("llama-3.2-1b-instruct", None, False),  # its head has cast them already
+        ("qwen2.5-7b-instruct-q4_k_m", None, False),
+    ],
+)
+def test_choosing_a_token_reads_the_logits_and_the_choice(model, dtype, cast):
+    shapes = find_shapes(model, dtype)
+    block = next(b for b in candle_trace(shapes, Workload(2, "cat", 1)) if b.phase == "sample")
+    vocabulary = 4 * shapes.vocab
+    found = [(r.kind, r.role, r.nbytes) for r in requests(iter([block]))]
+    to_host = [("shared", "read_back", vocabulary), ("wait", "", 0), ("free", "read_back", 0)]
+    if cast:
+        to_host = [("alloc", "logits_f32", vocabulary), *to_host, ("free", "logits_f32", 0)]
+    assert found == [
+        *to_host,
+        ("upload", "penalised", vocabulary),
+        ("alloc", "argmax", 4),
+        ("shared", "read_back", 4),
+        ("wait", "", 0),
+        *(("free", name, 0) for name in ("read_back", "argmax", "penalised", "logits", "ids")),
+    ]
+
+
+@pytest.mark.parametrize("model", [MODELS[1], MODELS[2], MODELS[3]])
+def test_a_prealloc_cache_is_made_once_at_its_capacity_where_the_host_reads(model):
+    shapes = find_shapes(model)
+    work = Workload(65, "prealloc", 3, runs=1, capacity=80)
+    caches = [
+        (request.kind, request.role, request.nbytes)
+        for request in requests(candle_trace(shapes, work))
+        if request.role in ("k_cache", "v_cache") and request.layer == 1
+    ]
+    nbytes = 80 * shapes.kv_heads * shapes.head_dim * shapes.itemsize
+    made = [("shared", name, nbytes) for name in ("k_cache", "v_cache")]
+    assert caches == [*made, *(("free", name, 0) for name in ("k_cache", "v_cache"))]
+
+
+@pytest.mark.parametrize("wait", WAITS)
+def test_a_wait_around_every_operation_changes_no_other_event(wait):
+    work = Workload(9, "cat", 3, runs=1)
+    every = requests(candle_trace(find_shapes(MODELS[1]), replace(work, wait=wait)))
+    found = [request for request in every if request.kind != "wait"]
+    plain = requests(candle_trace(find_shapes(MODELS[1]), work))
+    assert found == [request for request in plain if request.kind != "wait"]
+
+
+def repeated(model: str, work: Workload, **shape) -> list[str]:
+    """What repeat_kv makes in the first layer of the prefill."""
+    trace = candle_trace(replace(find_shapes(model), **shape), work)
+    prefill = next(block for block in trace if block.phase == "prefill" and len(block.layers) > 1)
+    made = ("k_repeated", "v_joined", "v_repeated")
+    return [e.tensor for e in prefill.script.events if e.kind == "alloc" and e.tensor in made]
+
+
+def test_heads_that_are_not_shared_are_copied_only_where_they_are_views():
+    """repeat_kv gives back what it got where each head has its own k and v."""
+    whole, own = Workload(65, "cat-contiguous", 1, runs=1, capacity=80), {"kv_heads": 14}
+    assert repeated(MODELS[1], whole) == ["k_repeated", "v_repeated"]
+    assert repeated(MODELS[1], whole, **own) == []
+    assert repeated(MODELS[1], replace(whole, kv_cache="cat"), **own) == ["v_repeated"]
+    narrowed = replace(whole, kv_cache="prealloc")
+    assert repeated(MODELS[1], narrowed, **own) == ["k_repeated", "v_repeated"]
+    assert repeated(MODELS[1], narrowed) == ["k_repeated", "v_repeated"]
+
+
 def test_mlx_decodes_into_caches_one_token_longer():
     shapes = find_shapes("qwen2-tiny")
     sizes = [
@@ -228,14 +427,15 @@ def test_mlx_decodes_into_caches_one_token_longer():
 
 
 def test_the_fused_kernel_takes_two_passes_from_1024_keys_on():
-    work = Workload(1022, "cat", 3, runs=1, attention="fused")
+    work = Workload(1022, "cat", 5, runs=1, attention="fused")
     scratch = [
         (request.role, request.nbytes)
         for request in requests(candle_trace(find_shapes(MODELS[1]), work))
         if request.role.startswith("sdpa") and (request.kind, request.layer) == ("alloc", 0)
     ]
     sums = 14 * 32 * 4  # heads · blocks · float32; the partial results have head_dim 64 of them
-    assert scratch == [("sdpa_partial", 64 * sums), ("sdpa_sum", sums), ("sdpa_max", sums)]
+    step = [("sdpa_partial", 64 * sums), ("sdpa_sum", sums), ("sdpa_max", sums)]
+    assert scratch == 3 * step  # over 1,024, 1,025 and 1,026 keys
 
 
 def test_qwen2_joins_zeros_for_the_old_tokens_to_a_later_chunk_s_mask():

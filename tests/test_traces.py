@@ -235,6 +235,20 @@ def test_one_head_s_transposed_view_is_contiguous():
         assert joined(model, work, kv_heads=2)
 
 
+@pytest.mark.parametrize("kv_cache", KV_CACHES)
+@pytest.mark.parametrize("tokens", [1, 2, 65])
+def test_v_is_copied_for_a_cache_of_its_own_where_it_is_a_view(kv_cache, tokens):
+    """A transposed v of several tokens is a view; cat takes it as it is, the others copy it."""
+    work = Workload(tokens, kv_cache, 3, runs=1, capacity=80)
+    for model, kv in ((MODELS[1], 2 * 64 * 2), (MODELS[3], 8 * 64 * 2)):
+        copies = [
+            request.nbytes
+            for request in requests(candle_trace(find_shapes(model), work))
+            if (request.kind, request.role, request.layer) == ("alloc", "v_copy", 0)
+        ]
+        assert copies == ([] if kv_cache == "cat" or tokens == 1 else [tokens * kv])
+
+
 @pytest.mark.parametrize("tokens", [2, 300])
 def test_a_view_is_joined_however_long_the_prompt(tokens):
     """qwen2 joins the repeated heads at each step; llama once in the prefill, and the cache once

@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvpeak.analysis.comparisons import compare
+from kvpeak.analysis.comparisons import compare, compare_results, has_peak, peak_range
 from kvpeak.analysis.results import Results, headline, read_results
 from kvpeak.analysis.verdicts import Verdict
+from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report import sections
 
@@ -91,6 +92,108 @@ def test_ranges_that_meet_are_noise():
     assert not compare(apart, "cap", "none", "32MiB").pairs[0].above_noise
     near = two_cells([1.0], [1.0], peaks=(1000.0, 960.0))
     assert not compare(near, "cap", "none", "32MiB").pairs[0].above_noise
+
+
+@pytest.mark.parametrize(
+    ("peaks", "spread", "above"),
+    [
+        ((1000.0, 400.0), 0, True),
+        ((400.0, 1000.0), 0, True),
+        ((400.0, 1000.0), 250, True),  # 400 to 650 and 750 to 1,250
+        ((400.0, 1000.0), 300, False),  # both have 700
+        ((1000.0, 400.0), 300, False),
+        ((1000.0, 400.0), 350, False),
+        ((400.0, 1000.0), 350, False),
+        ((1000.0, 951.0), 0, False),
+        ((1000.0, 1049.0), 0, False),
+        ((1000.0, 1051.0), 0, True),
+        ((1000.0, 949.0), 0, True),
+    ],
+)
+def test_a_difference_counts_beyond_5_percent_where_the_ranges_are_apart(peaks, spread, above):
+    results = two_cells([1.0], [1.0], peaks=peaks)
+    for row in results.summary.values():
+        ends = {"min": row["peak_mib"] - spread, "max": row["peak_mib"] + spread}
+        row |= {f"peak_{end}_mib": value for end, value in ends.items()}
+    (pair,) = compare(results, "cap", "none", "32MiB").pairs
+    assert pair.above_noise is above
+    assert pair.peak_change_mib == peaks[1] - peaks[0]
+    assert pair.peak_ratio == peaks[1] / peaks[0]
+
+
+def test_a_peak_is_that_of_a_cell_that_ended_well():
+    row = {"outcome": "ok", "peak_mib": 5.0}
+    assert has_peak(row)
+    assert not has_peak(None)
+    assert not has_peak(row | {"peak_mib": None})
+    for outcome in ("guard", "oom", "timeout"):
+        assert not has_peak(row | {"outcome": outcome})
+    assert peak_range(row) == (5, 5)
+    assert peak_range(row | {"peak_min_mib": 0.0, "peak_max_mib": 9.0}) == (0, 9)
+
+
+@pytest.mark.parametrize("axis", AXES)
+def test_cells_are_paired_on_every_axis(axis):
+    """Beside the pair a cell of a third name, in the alphabet before or after the two."""
+    names = dict(zip(AXES, ("c", "m", "p", "k", "a", "v"), strict=True))
+    cells = [tuple((names | {axis: name}).values()) for name in ("b1", "b2", "a0", "z9")]
+    other = tuple((names | {"commit": "other", "cap": "other"} | {axis: "b1"}).values())
+    row = {"outcome": "ok", "peak_mib": 10.0, "flags": None, "method": "live"}
+    summary = {cell: row | {"peak_mib": 10.0 + n} for n, cell in enumerate(cells)}
+    plan = dict.fromkeys([*cells, other], "")
+    found = compare(Results(plan, summary, {name: {} for name in SPEEDS}), axis, "b1", "b2")
+    (pair,) = found.pairs
+    assert pair.names == {other: names[other] for other in AXES if other != axis}
+    assert found.axes == [name for name in AXES if name != axis]
+    assert (pair.before["peak_mib"], pair.after["peak_mib"]) == (10, 11)
+    assert (found.axis, found.before, found.after) == (axis, "b1", "b2")
+    assert found.slug == f"{axis}-b1-b2"
+
+
+def test_the_axes_on_which_pairs_differ(small):
+    assert compare(small, "cap", "none", "32MiB").several == {"prompt", "kv_cache"}
+    assert compare(small, "prompt", "alice-512", "alice-2048").several == {"kv_cache", "cap"}
+    nothing = compare(small, "cap", "none", "64MiB")
+    assert (nothing.pairs, nothing.axes, nothing.several) == ([], [], set())
+
+
+def test_each_cell_is_paired_with_itself_in_another_folder(small):
+    cells = list(small.summary)
+    one = replace(small, summary={cell: small.summary[cell] for cell in cells[:3]})
+    changed = small.summary[cells[1]] | {"peak_mib": 7.0, "flags": "load: busy"}
+    other = replace(small, summary={cells[1]: changed, cells[4]: small.summary[cells[4]]})
+    found = compare_results(one, other, "old", "new")
+    assert (found.axis, found.before, found.after) == ("results", "old", "new")
+    assert [tuple(pair.names.values()) for pair in found.pairs] == [*cells[:3], cells[4]]
+    assert [(pair.before is None, pair.after is None) for pair in found.pairs] == [
+        *[(False, True), (False, False), (False, True), (True, False)]
+    ]
+    assert found.pairs[1].peak_ratio == 7 / 440
+    assert found.pairs[1].flags == ("new: load: busy",)
+
+
+def test_a_pair_knows_its_processes_and_whether_both_sides_ran_live(small):
+    pair = compare(small, "cap", "none", "32MiB").pairs[0]
+    assert (pair.rounds, pair.live) == ((4, 4), True)
+    for method in ("replayed: real", "imagined"):  # in the alphabet after and before "live"
+        assert not replace(pair, after=pair.after | {"method": method}).live
+        assert not replace(pair, before=pair.before | {"method": method}).live
+    unknown = replace(pair, before=pair.before | {"rounds": None}, after={"rounds": 3.0})
+    assert unknown.rounds == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("half_widths", "spelled"),
+    [
+        ((8.1, 2.0), "112 → 91"),
+        ((0.2, 0.8), "112.4 → 90.6"),
+        ((0.2, None), "110 → 91"),
+        ((None, None), "110 → 91"),
+    ],
+)
+def test_speeds_have_the_digits_of_the_wider_interval(half_widths, spelled):
+    change = the_change([1.0], [1.0])
+    assert replace(change, before=112.37, after=90.62, half_widths=half_widths).spelled == spelled
 
 
 def on_cuda(tmp_path, smallest: str) -> Results:

@@ -33,6 +33,7 @@ SAMPLES = [
     {"event": "started", "versions": {}, "device": {}, "cap_bytes": 4096},
     {"event": "loaded", "load_s": 1.0, "loaded_mib": 2, "weights_mapped": True, "dtype": "float32"},
     {"event": "run_started", "run": 0, "warmup": True},
+    {"event": "turn_started", "run": 0, "turn": 1},
     {"event": "prefilled", "run": 0},
     RUN,
     {"event": "outcome", "outcome": "oom", "detail": "x"},
@@ -169,7 +170,7 @@ def conversation(*names: str, warmup: int = 1, recorded: int = 1) -> Conversatio
     for name in names:
         sample = next(event for event in SAMPLES if event["event"] == name)
         number = len(talk.runs)
-        run = {"run": number, "warmup": number < warmup}
+        run = {"run": number, "warmup": number < warmup, "turn": (talk.turn or 0) + 1}
         talk.accept(sample | {key: run[key] for key in run if key in sample})
     return talk
 
@@ -210,8 +211,28 @@ def test_only_one_order_of_events_is_complete(names):
         return
     full = ["started", "loaded", *ONE_RUN, *ONE_RUN, "done"]
     ended_early = names[-1:] == ["outcome"]
-    assert names[: len(names) - ended_early] == full[: len(names) - ended_early]
-    assert talk.complete == (ended_early or names == full)
+    plain = [name for name in names if name != "turn_started"]
+    if plain == names:
+        assert names[: len(names) - ended_early] == full[: len(names) - ended_early]
+    assert talk.complete == (ended_early or names[-1:] == ["done"])
+
+
+def test_a_run_of_turns_has_a_prefill_and_a_decode_for_each():
+    turn = ("turn_started", "prefilled")
+    names = ("started", "loaded", "run_started", *turn, *turn, "run")
+    talks = [conversation(*names[:count]) for count in range(3, len(names) + 1)]
+    assert [(talk.phase, talk.turn) for talk in talks] == [
+        ("prefill-0", None),
+        ("prefill-0", 1),
+        ("decode-0", 1),
+        ("prefill-0", 2),
+        ("decode-0", 2),
+        ("idle", None),
+    ]
+    with pytest.raises(BadAnswer, match="event turn_started of turn 4 after turn 1"):
+        conversation(*names[:5]).accept({"event": "turn_started", "run": 0, "turn": 4})
+    with pytest.raises(BadAnswer, match="event run where prefilled was expected"):
+        conversation(*names[:4], "run")
 
 
 @pytest.mark.parametrize("recorded", [1, 3])

@@ -104,6 +104,17 @@ def test_lines_differ_without_their_colour(cap):
     assert any("fill: #ffffff" in style for style in uses)
 
 
+def test_memory_over_time_marks_every_turn_and_numbers_those_with_room():
+    starts = [0.5, 1.0, 1.05, 1.5]
+    phases = [
+        {"phase": f"{name}-0", "turn": turn, "start_s": start + later, "end_s": start + later}
+        for turn, start in enumerate(starts, 17)
+        for name, later in (("prefill", 0.0), ("decode", 0.01))
+    ]
+    shown = texts(timelines.memory_over_time([replace(TIMELINE, phases=phases, warmup=0)]))
+    assert [number in shown for number in ("17", "18", "19", "20")] == [True, True, False, True]
+
+
 def test_memory_over_time_marks_load_warm_up_and_runs():
     figure = timelines.memory_over_time([TIMELINE])
     shown = texts(figure)

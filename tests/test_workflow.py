@@ -1,6 +1,7 @@
 """The workflow as its users run it: real Snakemake, real engine, a tiny model."""
 
 import copy
+import csv
 import fcntl
 import json
 import os
@@ -157,6 +158,38 @@ def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that
     assert done == {"cat/none", "prealloc/none", "prealloc/1MiB"}
     assert project.planned()["cell"] == 1
     assert project.snakemake().returncode == 0
+    assert project.planned() == {}
+
+
+@pytest.mark.fault("engine killed in turn 17 of 40, under Snakemake")
+def test_a_session_killed_in_turn_17_of_40_counts_for_nothing_and_runs_again(project):
+    project.set_matrix(
+        changed(
+            prompts={"session": {"turns": [{"tokens": 5, "generate": 4, "times": 40}]}},
+            kv_caches=["cat"],
+            caps=["none"],
+            variants={"default": {"repeat_penalty": 1}},
+            compare=[],
+            protocol={"warmup": 0, "recorded": 1},
+        )
+    )
+    engine = "workflow/scripts/kvpeak/live/running.py"
+    begins = "    marks.begun(number)\n"
+    dies = "    if number == 17:\n        import os\n\n        os.kill(os.getpid(), 9)\n"
+    whole = project.read(engine)
+    project.write(engine, whole.replace(begins, begins + dies))
+    done = project.snakemake()
+    assert done.returncode == 1
+    assert "engine crashed in phase prefill-0, turn 17: killed by SIGKILL" in done.stdout
+    assert project.read("results/turns.csv").count("\n") == 1
+    assert project.read("results/runs.csv").count("\n") == 1
+    assert project.planned()["cell"] == 1
+
+    project.write(engine, whole)
+    assert project.snakemake().returncode == 0
+    turns = list(csv.DictReader(project.read("results/turns.csv").splitlines()))
+    assert [row["turn"] for row in turns] == [str(turn) for turn in range(1, 41)]
+    assert project.read("results/runs.csv").count("\n") == 2
     assert project.planned() == {}
 
 

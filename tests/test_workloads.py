@@ -1,18 +1,23 @@
 """Sessions, repeated requests and batches: every token as in a single run, every part measured."""
 
+from pathlib import Path
+
 import mlx.core as mx
 import pytest
 from test_model_types import TYPES
 from test_models import SMALL
 
 from kvpeak.base.errors import Unsupported
+from kvpeak.base.numbers import MIB
 from kvpeak.experiment import workloads as planned
 from kvpeak.experiment.config_file import ConfigError
-from kvpeak.live import generation, loading, stock, workloads
+from kvpeak.live import batch, generation, loading, running, shared_prefix, stock, workloads
 from kvpeak.live.allocator import Peaks
 from kvpeak.live.generation import Sampling, Watch
 from kvpeak.live.kv_caches import make_caches
-from kvpeak.live.workloads import Session, Turn
+from kvpeak.live.running import Marks, Session
+from kvpeak.live.workloads import Turn
+from kvpeak.protocol.parts import digest
 
 PROMPT = mx.array([(5 * i * i + 1) % 300 for i in range(60)], mx.uint32)
 TURNS = [Turn(23, 7), Turn(11, 5), Turn(1, 6), Turn(25, 4)]
@@ -56,35 +61,38 @@ def nothing() -> None:
     pass
 
 
+QUIET = Marks()
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize(
     ("kv_cache", "chunk"), [("cat", None), ("prealloc", None), ("mlx-lm", None), ("cat", 5)]
 )
 @pytest.mark.parametrize("keep", ["all", "none", "trim"])
 def test_every_turn_answers_as_a_single_run_over_the_same_text(model, kv_cache, chunk, keep, loop):
-    parts = workloads.turns(session(model, kv_cache, loop, chunk), PROMPT, TURNS, keep, nothing)
+    parts = workloads.turns(session(model, kv_cache, loop, chunk), PROMPT, TURNS, keep, QUIET)
     assert [part.tokens for part in parts] == expected(model, with_answers=keep != "trim")
 
 
 @pytest.mark.parametrize("loop", LOOPS)
 def test_a_kept_cache_computes_the_new_tokens_alone(model, loop):
-    parts = list(workloads.turns(session(model, loop=loop), PROMPT, TURNS, "all", nothing))
+    parts = list(workloads.turns(session(model, loop=loop), PROMPT, TURNS, "all", QUIET))
     last = 0 if loop == "stock" else 1  # our loop has not fed the answer's last token
     assert [part.prompt_tokens for part in parts] == [23, 11 + last, 1 + last, 25 + last]
-    again = list(workloads.turns(session(model, loop=loop), PROMPT, TURNS, "none", nothing))
+    again = list(workloads.turns(session(model, loop=loop), PROMPT, TURNS, "none", QUIET))
     assert [part.prompt_tokens for part in again] == [23, 41, 47, 78]
 
 
 def test_a_cache_that_cannot_be_trimmed_is_named():
     model = loading.random_model(TYPES["granitemoehybrid"], 0, None)
-    with pytest.raises(Unsupported, match=r"keep trim: a cache cannot be trimmed: .*ArraysCache"):
-        list(workloads.turns(session(model), PROMPT, TURNS, "trim", nothing))
+    with pytest.raises(Unsupported, match=r"^a cache cannot be trimmed: .*ArraysCache"):
+        list(workloads.turns(session(model), PROMPT, TURNS, "trim", QUIET))
 
 
 def test_requests_are_all_the_same_and_the_pool_does_not_grow_with_them(model):
     mx.clear_cache()
     mx.set_cache_limit(1 << 40)
-    parts = list(workloads.requests(session(model, "cat"), PROMPT, 12, nothing))
+    parts = list(workloads.requests(session(model, "cat"), PROMPT, 12, QUIET))
     assert [part.turn for part in parts] == list(range(1, 13))
     assert len({part.tokens_sha256 for part in parts}) == 1
     assert parts[-1].held_pool_mib <= 1.05 * parts[3].held_pool_mib
@@ -94,31 +102,100 @@ def test_requests_are_all_the_same_and_the_pool_does_not_grow_with_them(model):
 def test_the_run_of_a_session_sums_up_its_turns(model):
     workload = {"turns": [[turn.tokens, turn.generate] for turn in TURNS], "keep": "all"}
     told = []
-    found, peaks = workloads.run(
-        session(model), workload, PROMPT, lambda: told.append(1), compare=False
-    )
+    marks = Marks(told.append, lambda: told.append("first"))
+    found, peaks = workloads.run(session(model), workload, PROMPT, Path(), marks, compare=False)
     assert found["generated_tokens"] == 22
     assert found["decode_steps"] == 22 - 4
     assert found["prefill_s"] == sum(part["prefill_s"] for part in found["parts"])
     assert peaks["peak_pool_mib"] == max(part["peak_pool_mib"] for part in found["parts"])
-    assert len(told) == 4
+    assert told == [1, "first", 2, "first", 3, "first", 4, "first"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
 def test_each_sequence_of_a_batch_answers_as_it_does_alone(model, size):
     prompts = PROMPT[: 15 * size].reshape(size, -1).tolist()
-    parts, whole, _ = workloads.batch(session(model), prompts, nothing)
+    parts, whole, _ = batch.batch(session(model), prompts, nothing)
     assert [part.sequence for part in parts] == list(range(1, size + 1))
     assert [part.tokens for part in parts] == [said(model, prompt, 6) for prompt in prompts]
-    assert workloads.differences(session(model), prompts, parts) == [None] * size
+    assert batch.differences(session(model), prompts, parts) == [None] * size
     assert whole["ttft_s"] > 0 and whole["decode_s"] > 0
 
 
 def test_the_first_difference_of_a_sequence_is_found(model):
     prompts = PROMPT[:30].reshape(2, -1).tolist()
-    parts, _, _ = workloads.batch(session(model), prompts, nothing)
+    parts, _, _ = batch.batch(session(model), prompts, nothing)
     parts[1].tokens[3] += 1
-    assert workloads.differences(session(model), prompts, parts) == [None, 3]
+    assert batch.differences(session(model), prompts, parts) == [None, 3]
+
+
+def test_sequences_of_given_lengths_answer_as_they_do_alone(model):
+    workload = {"batch": [31, 5, 17]}
+    found, _ = workloads.run(session(model), workload, PROMPT[:53], Path(), QUIET, compare=True)
+    assert [part["prompt_tokens"] for part in found["parts"]] == [31, 5, 17]
+    assert found["first_differences"] == [None] * 3
+    ids = PROMPT.tolist()
+    alone = [said(model, text, 6) for text in (ids[:31], ids[31:36], ids[36:53])]
+    assert [part["tokens_sha256"] for part in found["parts"]] == [*map(digest, alone)]
+
+
+SHARED, OWN = 20, 9
+
+
+def reusing(model, folder, loop, kv_cache="mlx-lm", chunk=None):
+    asked = session(model, kv_cache, loop, chunk)
+    prompt = PROMPT[: SHARED + 2 * OWN]
+    return shared_prefix.shared_prefix(asked, prompt, SHARED, folder, QUIET)
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("chunk", [None, 7])
+def test_a_second_prompt_on_the_firsts_cache_answers_as_it_does_alone(model, tmp_path, loop, chunk):
+    found, differences = reusing(model, tmp_path, loop, chunk=chunk)
+    ids = PROMPT.tolist()
+    first = said(model, ids[: SHARED + OWN], 6)
+    second = said(model, ids[:SHARED] + ids[SHARED + OWN : SHARED + 2 * OWN], 6)
+    assert [part.tokens for part in found] == [first, second, second, second]
+    assert first != second
+    assert differences == [None] * 4
+    assert [part.prompt_tokens for part in found] == [SHARED + OWN, OWN, OWN, SHARED + OWN]
+    assert [part.reuse.reused_tokens for part in found] == [0, SHARED, SHARED, 0]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_saved_cache_has_its_bytes_in_a_file_and_in_memory(model, tmp_path):
+    found, _ = reusing(model, tmp_path, "stock")
+    kept, loaded = (part.reuse for part in found[1:3])
+    config = model.args
+    head = config.hidden_size // config.num_attention_heads
+    token = 2 * 4 * config.num_hidden_layers * config.num_key_value_heads * head
+    least = SHARED * token / MIB  # of float32 keys and values
+    assert kept.cache_mib >= least and loaded.cache_mib >= least
+    assert loaded.cache_file_mib >= least
+    assert loaded.cache_load_peak_mib >= least
+    assert loaded.cache_load_s > 0
+    assert (kept.cache_file_mib, found[3].reuse.cache_mib) == (None, None)
+
+
+def test_an_answer_on_a_wrong_cache_is_found(model, tmp_path, monkeypatch):
+    """The loaded cache is one token short of what it says."""
+    load = shared_prefix.load
+
+    def short(file, shared):
+        caches, found = load(file, shared)
+        running.trim(caches, 1)
+        return caches, found
+
+    monkeypatch.setattr(shared_prefix, "load", short)
+    found, differences = reusing(model, tmp_path, "own")
+    assert differences[:2] == [None, None]
+    place = differences[2]
+    assert found[2].tokens[:place] == found[3].tokens[:place]
+    assert found[2].tokens[place] != found[3].tokens[place]
+
+
+def test_a_window_that_is_full_cannot_be_shared(model, tmp_path):
+    with pytest.raises(Unsupported, match=r"cannot be trimmed: .*RotatingKVCache"):
+        reusing(model, tmp_path, "own", kv_cache="rotating-16")
 
 
 @pytest.mark.parametrize(
@@ -127,6 +204,8 @@ def test_the_first_difference_of_a_sequence_is_found(model):
         ({"batch": 2}, "cat", 1, "kv_cache cat: a batch is mlx-lm's own"),
         ({"batch": 2}, "mlx-lm", 1.1, "are measured without a penalty"),
         ({"turns": [[3, 3]], "keep": "all"}, "cat", 1.1, "are measured without a penalty"),
+        ({"shared_prefix": 3}, "mlx-lm", 1.1, "are measured without a penalty"),
+        ({"shared_prefix": 3}, "prealloc", 1, "kv_cache prealloc: mlx-lm saves and loads its own"),
     ],
 )
 def test_what_is_not_measured_says_why(workload, kv_cache, penalty, message):
@@ -147,6 +226,12 @@ def test_an_entrys_tokens_are_all_that_is_cut():
     batch = planned.prompt_entry("m.yaml", "b", {"tokens": 129, "batch": 8})
     assert (batch["tokens"], planned.longest(batch, 16)) == (8 * 129, 129 + 16)
     assert planned.asked({"tokens": 129}, 16) == {}
+    lengths = planned.prompt_entry("m.yaml", "b", {"batch": [513, 257, 129]})
+    assert (lengths["tokens"], planned.longest(lengths, 16)) == (899, 513 + 16)
+    assert planned.asked(lengths, 16) == {"workload": {"batch": [513, 257, 129]}}
+    shared = planned.prompt_entry("m.yaml", "s", {"tokens": 1025, "shared_prefix": 512})
+    assert (shared["tokens"], planned.longest(shared, 16)) == (512 + 2 * 513, 1025 + 16)
+    assert planned.asked(shared, 16) == {"workload": {"shared_prefix": 512}}
 
 
 @pytest.mark.parametrize(
@@ -154,8 +239,11 @@ def test_an_entrys_tokens_are_all_that_is_cut():
     [
         ({"tokens": 9, "repeat": 3, "batch": 2}, "prompts.p: repeat and batch: expected one"),
         ({"tokens": 9, "keep": "all"}, "prompts.p.keep: is for turns"),
-        ({"tokens": 9, "turns": [{"tokens": 3}]}, "prompts.p.tokens: a session's turns say"),
+        ({"tokens": 9, "turns": [{"tokens": 3}]}, "prompts.p.tokens: a session's turns say it"),
         ({"repeat": 3}, "prompts.p: key tokens is missing"),
+        ({"batch": 3}, "prompts.p: key tokens is missing"),
+        ({"tokens": 9, "batch": [3, 4]}, "prompts.p.tokens: a batch's lengths say it; leave it"),
+        ({"tokens": 9, "shared_prefix": 9}, "prompts.p.shared_prefix: 9: expected fewer than the"),
     ],
 )
 def test_a_mistake_in_a_workload_is_one_line(entry, message):

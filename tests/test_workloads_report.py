@@ -1,7 +1,7 @@
 """The finding of workloads: what is held after each turn, and what batches cost."""
 
 from kvpeak.analysis.results import Results
-from kvpeak.report.workloads import workloads_figure, workloads_section
+from kvpeak.report.workloads import spell_lengths, workloads_figure, workloads_section
 
 SESSION = ("mlx", "tiny", "session", "mlx-lm", "default", "stock")
 REQUESTS = ("mlx", "tiny", "requests", "cat", "none", "laboratory")
@@ -54,7 +54,7 @@ def test_a_session_grows_with_its_text_and_is_called_no_leak():
 
 def test_a_batch_has_its_speed_for_all_and_for_each():
     section = workloads_section(results())
-    assert "| 2 | 100.0 | 50.0 | 30.0 | 10.00 |" in section["batches"]
+    assert "| 2 | 65 | 100.0 | 50.0 | 30.0 | 10.00 |" in section["batches"]
     assert section["different"] == []
     assert workloads_section(results(difference=6))["different"] == [
         "batch-2: sequence 2, from its token 7 on"
@@ -72,3 +72,47 @@ def test_plain_cells_have_no_such_section():
     plain = Results({}, {}, {})
     assert workloads_section(plain) is None
     assert workloads_figure(plain) is None
+
+
+def request(number: int, reused: int, **more) -> dict:
+    """A row of one of the four requests of a shared prefix."""
+    return (
+        turn(number, 50.0, 1025 - reused)
+        | {"reused_tokens": reused, "ttft_ms": 1025.0 - reused, "prefill_tok_s": None}
+        | {"peak_active_mib": 40.0, "cache_mib": 6.0 if reused else None}
+        | {"cache_file_mib": None, "cache_load_ms": None, "cache_load_peak_mib": None}
+        | more
+    )
+
+
+def shared(difference: int | None) -> Results:
+    loaded = {"cache_file_mib": 7.5, "cache_load_ms": 3.25, "cache_load_peak_mib": 26.0}
+    rows = [request(1, 0), request(2, 512), request(3, 512, **loaded), request(4, 0)]
+    rows[2]["first_difference"] = difference
+    cell = (*SESSION[:2], "shared-512", *SESSION[3:])
+    return Results({cell: ""}, {cell: {"outcome": "ok"}}, {}, turns={cell: rows})
+
+
+def test_a_shared_prefix_says_what_it_saves_and_costs():
+    section = workloads_section(shared(None))
+    assert section["turns"] == "" and section["batches"] == ""
+    assert "| the second, cache kept | 513 | 512 | 513.0 | 40.0 | 51.0 |" in section["reused"]
+    (said,) = section["reuse_sentences"]
+    assert said == (
+        "shared-512, mlx-lm, default, stock: with the cache of 512 tokens the second prompt's "
+        "first token takes 513.0 ms instead of 1,025.0. Keeping the cache holds 6.0 MiB. Saved, it "
+        "is a file of 7.5 MiB. Loading that takes 3.2 ms, and at most 26.0 MiB are live meanwhile. "
+        "The answers are those of the prompt alone."
+    )
+    assert workloads_figure(shared(None)) is None
+
+
+def test_an_answer_on_a_loaded_cache_that_differs_is_named():
+    (said,) = workloads_section(shared(7))["reuse_sentences"]
+    assert said.endswith("On the loaded cache the answer differs from its token 8 on.")
+
+
+def test_a_batch_of_given_lengths_names_them():
+    assert spell_lengths([129] * 8) == "129"
+    assert spell_lengths([1025, 257, 129]) == "1,025, 257, 129"
+    assert spell_lengths(list(range(9, 0, -1))) == "1 to 9"

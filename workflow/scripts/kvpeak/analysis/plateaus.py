@@ -42,6 +42,7 @@ def growth_of(folder: Path, row: dict) -> Growth | None:
     try:
         record = read_object(folder / "cell.json")
         samples = read_csv(folder / "memory.csv", MEMORY.names)
+        # of a session there are several, and no one rate of growth
         (phase,) = (each for each in record["phases"] if each["phase"] == "decode-0")
         column = "device_mib" if counter_of(row) == "device" else "footprint_mib"
         points = [(float(s["t_s"]), float(s[column])) for s in samples if s[column]]

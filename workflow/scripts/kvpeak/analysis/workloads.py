@@ -1,4 +1,4 @@
-"""Turns, repeated requests and sequences: their rows, and whether memory grows with them."""
+"""Turns, requests and sequences: their rows, and whether memory grows with them."""
 
 from dataclasses import dataclass
 
@@ -42,13 +42,20 @@ def rows_of(events: list[dict]) -> list[dict]:
     return rows
 
 
+def reuses(rows: list[dict]) -> bool:
+    """Whether the rows of a cell are those of two prompts that begin alike."""
+    return any(row.get("reused_tokens") for row in rows)
+
+
 def _speeds(part: dict) -> dict:
     prefill, first, decode = (part.get(name) for name in ("prefill_s", "ttft_s", "decode_s"))
+    load = part.get("cache_load_s")
     steps = part["generated_tokens"] - 1
     return {
         "prefill_tok_s": part["prompt_tokens"] / prefill if prefill else None,
         "ttft_ms": None if first is None else 1000 * first,
         "decode_tok_s": steps / decode if decode and steps > 0 else None,
+        "cache_load_ms": None if load is None else 1000 * load,
     }
 
 

@@ -130,7 +130,7 @@ RUNS = Table(
 
 TURNS = Table(
     "results/turns.csv",
-    "one turn of a session, one of repeated requests, or one sequence of a batch, in one run",
+    "one turn of a session, one request, or one sequence of a batch, in one run",
     _AXES
     + _ROUND
     + columns(
@@ -149,12 +149,18 @@ TURNS = Table(
         (
             "first_difference",
             "",
-            "where a sequence differs from its own single run; empty: nowhere",
+            "where a sequence, or an answer on a reused cache, differs from a single run; "
+            "empty: nowhere",
         ),
         ("peak_active_mib", "MiB", "the allocator's most live bytes in this turn"),
         ("peak_pool_mib", "MiB", "its most live plus cached (free, kept) bytes"),
         ("held_pool_mib", "MiB", "live plus cached bytes when it had ended"),
         ("held_rss_mib", "MiB", "the process's resident memory then"),
+        ("reused_tokens", "tokens", "of a shared prefix: what was not computed again"),
+        ("cache_mib", "MiB", "what the reused cache held when the request began"),
+        ("cache_file_mib", "MiB", "the file, where the cache was saved and loaded again"),
+        ("cache_load_ms", "ms", "opening it to every array being read; just written, it is warm"),
+        ("cache_load_peak_mib", "MiB", "the allocator's most live bytes meanwhile"),
     ),
 )
 

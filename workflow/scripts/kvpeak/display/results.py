@@ -56,9 +56,10 @@ def doing(cell: str, log: str) -> str:
 
 
 def phase_words(phase: str) -> str:
-    """decode-2 → run 2: decode."""
-    if found := re.fullmatch(r"(\w+)-(\d+)", phase):
-        return f"run {found[2]}: {found[1]}"
+    """decode-2 → run 2: decode; decode-2/17 → run 2, turn 17: decode."""
+    if found := re.fullmatch(r"(\w+)-(\d+)(?:/(\d+))?", phase):
+        turn = f", turn {found[3]}" if found[3] else ""
+        return f"run {found[2]}{turn}: {found[1]}"
     return phase
 
 

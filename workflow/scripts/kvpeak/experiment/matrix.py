@@ -80,6 +80,8 @@ class Matrix:
         """Why the cell cannot run here, or ''."""
         commit = self.commits[cell.commit]
         name = commit["engine"]
+        if reason := workloads.not_applicable(name, self.prompts[cell.prompt]):
+            return reason
         if name == engines.COMMAND:
             axes = (self.kv_caches, self.caps, self.axis("variant"))
             return engines.command_not_applicable(commit, cell, *axes) or engines.needs_not_met(

@@ -1,8 +1,11 @@
-"""Prompts that are more than one text: turns of a session, repeated requests, a batch."""
+"""Prompts that are more than one text: turns of a session, repeated requests, a batch, two prompts
+that begin alike.
+"""
 
 from kvpeak.experiment.config_file import ConfigError
 
-KINDS = ("turns", "repeat", "batch")
+KINDS = ("turns", "repeat", "batch", "shared_prefix")
+OF = {"mlx": KINDS}  # engine → the kinds that it has
 
 
 def prompt_entry(file, name: str, entry: dict) -> dict:
@@ -16,22 +19,47 @@ def prompt_entry(file, name: str, entry: dict) -> dict:
         raise ConfigError(file, key, f"{' and '.join(kinds)}: expected one of them")
     if "keep" in entry and kinds != ["turns"]:
         raise ConfigError(file, f"{key}.keep", "is for turns")
-    if kinds == ["turns"]:
+    if parts := "a session's turns" if kinds == ["turns"] else _given_lengths(entry):
         if "tokens" in entry:
-            raise ConfigError(
-                file, f"{key}.tokens", "a session's turns say their own; leave it out"
-            )
-        turns = [turn for turn in entry["turns"] for _ in range(turn.get("times", 1))]
-        return entry | {
-            "turns": turns,
-            "keep": entry.get("keep", "all"),
-            "tokens": sum(turn["tokens"] for turn in turns),
-        }
-    if "tokens" not in entry:
+            raise ConfigError(file, f"{key}.tokens", f"{parts} say it; leave it out")
+    elif "tokens" not in entry:
         raise ConfigError(file, key, "key tokens is missing")
-    if kinds == ["batch"]:
-        return entry | {"tokens": entry["tokens"] * entry["batch"]}
-    return entry
+    if kinds == ["turns"]:
+        turns = [turn for turn in entry["turns"] for _ in range(turn.get("times", 1))]
+        entry = entry | {"turns": turns, "keep": entry.get("keep", "all")}
+    shared, tokens = entry.get("shared_prefix", 0), entry.get("tokens", 0)
+    if shared and shared >= tokens:
+        raise ConfigError(
+            file,
+            f"{key}.shared_prefix",
+            f"{shared}: expected fewer than the {tokens} tokens of each prompt",
+        )
+    return entry | {"tokens": _in_all(entry)}
+
+
+def _given_lengths(entry: dict) -> str:
+    """The parts that say their own lengths, in words, or ''."""
+    return "a batch's lengths" if isinstance(entry.get("batch"), list) else ""
+
+
+def _in_all(entry: dict) -> int:
+    """Tokens that are cut from the corpus."""
+    if "turns" in entry:
+        return sum(turn["tokens"] for turn in entry["turns"])
+    if _given_lengths(entry):
+        return sum(entry["batch"])
+    if "shared_prefix" in entry:
+        return 2 * entry["tokens"] - entry["shared_prefix"]
+    return entry["tokens"] * entry.get("batch", 1)
+
+
+def not_applicable(engine: str, entry: dict) -> str:
+    """Why the engine does not measure a prompt's entry, or ''."""
+    kind = next((kind for kind in KINDS if kind in entry), None)
+    if kind is None or kind in OF.get(engine, ()):
+        return ""
+    measures = " and ".join(name for name, kinds in OF.items() if kind in kinds)
+    return f"not applicable: engine {engine} does not measure {kind}; {measures} does"
 
 
 def asked(entry: dict, generate: int) -> dict:
@@ -41,13 +69,15 @@ def asked(entry: dict, generate: int) -> dict:
     if "turns" in entry:
         turns = [[turn["tokens"], turn.get("generate", generate)] for turn in entry["turns"]]
         return {"workload": {"turns": turns, "keep": entry["keep"]}}
-    return next(
-        ({"workload": {kind: entry[kind]}} for kind in ("repeat", "batch") if kind in entry), {}
-    )
+    return next(({"workload": {kind: entry[kind]}} for kind in KINDS if kind in entry), {})
 
 
 def longest(entry: dict, generate: int) -> int:
     """Positions that one sequence of the prompt takes, with what is generated."""
     if "turns" in entry:
         return sum(turn["tokens"] + turn.get("generate", generate) for turn in entry["turns"])
+    if "shared_prefix" in entry:
+        return (entry["tokens"] + entry["shared_prefix"]) // 2 + generate
+    if _given_lengths(entry):
+        return max(entry["batch"]) + generate
     return entry["tokens"] // entry.get("batch", 1) + generate

@@ -19,6 +19,7 @@ from kvpeak.live.kv_caches import last_update, make_caches
 from kvpeak.live.kv_state import KVState, arrays_of, measure
 from kvpeak.live.loading import said
 from kvpeak.live.pool import Pool
+from kvpeak.live.running import Marks, Session
 from kvpeak.live.settle import settling
 from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.system.host import installed_version
@@ -47,7 +48,11 @@ def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
     for number in range(protocol["warmup"] + protocol["recorded"]):
         run = {"run": number, "warmup": number < protocol["warmup"]}
         emit("run_started", **run, **(fall.wait() if fall else {}))
-        result, run_peaks = cell.run(partial(emit, "prefilled", run=number), number == 0)
+        marks = Marks(
+            begun=lambda turn, number=number: emit("turn_started", run=number, turn=turn),
+            first=partial(emit, "prefilled", run=number),
+        )
+        result, run_peaks = cell.run(marks, compare=number == 0)
         peaks.append(run_peaks)
         emit("run", **run, **result, **run_peaks)
     if pool and request["options"].get("record"):
@@ -97,6 +102,7 @@ class Cell:
         Unsupported.
         """
         protocol, options, entry = request["protocol"], request["options"], request["model"]
+        self._folder = Path(request["folder"])
         self._prompt_file = Path(request["prompt"]["path"])
         self.prompt = read_prompt(self._prompt_file)
         self._kv_cache, self._pool = request["kv_cache"], pool
@@ -134,25 +140,41 @@ class Cell:
             **held.as_dict(),
         }
 
-    def run(
-        self, on_first_token: Callable[[], None], compare: bool
-    ) -> tuple[dict, dict[str, float]]:
+    def run(self, marks: Marks, *, compare: bool) -> tuple[dict, dict[str, float]]:
         """One run: the keys of its event that say what was generated and how fast, and its peaks.
 
         compare: hold the sequences of a batch against their own single runs afterwards.
         """
         if not self._workload:
-            result, peaks = self.generate(on_first_token)
+            result, peaks = self.generate(marks.first)
             return {"prompt_tokens": self.prompt.size, **measured(result)}, peaks
         self._phase("prefill")
         result, peaks = workloads.run(
-            self._session(), self._workload, self.prompt, once(on_first_token, self._phase), compare
+            self._session(),
+            self._workload,
+            self.prompt,
+            self._folder,
+            self._marking(marks),
+            compare=compare,
         )
         self._phase("between")
         return result, peaks
 
-    def _session(self) -> workloads.Session:
-        return workloads.Session(
+    def _marking(self, marks: Marks) -> Marks:
+        """The same marks, in the recording of a pool of ours too."""
+
+        def begun(turn: int) -> None:
+            self._phase("prefill")
+            marks.begun(turn)
+
+        def first() -> None:
+            self._phase("decode")
+            marks.first()
+
+        return Marks(begun, first)
+
+    def _session(self) -> Session:
+        return Session(
             self._model,
             self._loop,
             self._caches,
@@ -164,13 +186,8 @@ class Cell:
     def generate(self, on_first_token: Callable[[], None]) -> tuple[Generation, dict[str, float]]:
         """One run with fresh caches: what it generated, and its peaks in MiB."""
         peaks = allocator.Peaks()
-
-        def prefilled() -> None:
-            self._phase("decode")
-            on_first_token()
-
         self._phase("prefill")
-        watch = Watch(peaks, prefilled)
+        watch = Watch(peaks, self._marking(Marks(first=on_first_token)).first)
         result = self._loop(
             self._model, self._caches(), self.prompt, self._sampling, watch, self._chunk
         )
@@ -249,19 +266,6 @@ def read_prompt(path: Path) -> mx.array:
         raise UserError(
             f'{path}: {error}; expected {{"tokens": [ids]}}, as cut_prompt.py writes it'
         ) from None
-
-
-def once(on_first_token: Callable[[], None], phase: Callable[[str], None]) -> Callable[[], None]:
-    """Tells of the first token of a run once, whatever comes after it."""
-    told = []
-
-    def first() -> None:
-        if not told:
-            told.append(True)
-            phase("decode")
-            on_first_token()
-
-    return first
 
 
 def measured(result: Generation) -> dict:

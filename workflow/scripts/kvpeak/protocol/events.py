@@ -47,6 +47,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
         "dtype": TEXT.or_null(),
     },
     "run_started": {"run": COUNT, "warmup": FLAG},
+    "turn_started": {"run": COUNT, "turn": COUNT},
     "prefilled": {"run": COUNT},
     "run": {
         "run": COUNT,
@@ -69,14 +70,15 @@ EVENTS: dict[str, dict[str, Kind]] = {
 }
 
 # `run` is followed by `done` after the last one; `outcome` may come at any time, and nothing after
-# it.
+# it. A run of turns has `turn_started` and `prefilled` for each.
 FOLLOWS = {
-    None: "started",
-    "started": "loaded",
-    "loaded": "run_started",
-    "run_started": "prefilled",
-    "prefilled": "run",
-    "run": "run_started",
+    None: ("started",),
+    "started": ("loaded",),
+    "loaded": ("run_started",),
+    "run_started": ("prefilled", "turn_started"),
+    "turn_started": ("prefilled",),
+    "prefilled": ("run", "turn_started"),
+    "run": ("run_started",),
 }
 
 
@@ -123,12 +125,14 @@ def parse_event(line: bytes) -> dict:
 class Conversation:
     """The events of one process so far, and the phase that it is in; refuses a wrong order.
 
-    Phases: start, load, idle (between two runs), prefill-N and decode-N (run N), exit.
+    Phases: start, load, idle (between two runs), prefill-N and decode-N (run N), exit. In a run of
+    turns prefill-N and decode-N come once a turn; `turn` is its number, from 1, else None.
     """
 
     def __init__(self, warmup: int, recorded: int):
         self.events: list[dict] = []
         self.phase = "start"
+        self.turn: int | None = None
         self._warmup = warmup
         self._runs = warmup + recorded
         self._lines = Lines()
@@ -169,27 +173,34 @@ class Conversation:
         """Take the next event of parse_event. Raises BadAnswer if it is not its turn."""
         name = event["event"]
         expected = self._expected()
-        if name != expected and (name != "outcome" or self.complete):
-            raise BadAnswer(f"event {name} where {expected or 'nothing'} was expected")
+        if name not in expected and (name != "outcome" or self.complete):
+            wanted = " or ".join(expected) or "nothing"
+            raise BadAnswer(f"event {name} where {wanted} was expected")
         number = len(self.runs)
         if "run" in EVENTS[name] and event["run"] != number:
             raise BadAnswer(f"event {name} of run {event['run']} where run {number} was expected")
         if "warmup" in EVENTS[name] and event["warmup"] != (number < self._warmup):
             raise BadAnswer(f"event {name} of run {number}: warmup is {event['warmup']}")
+        if name == "turn_started" and event["turn"] != (self.turn or 0) + 1:
+            raise BadAnswer(f"event {name} of turn {event['turn']} after turn {self.turn or 0}")
         self.events.append(event)
+        if name in ("turn_started", "run"):
+            self.turn = event.get("turn")
         self.phase = {
             "started": "load",
             "loaded": "idle",
             "run_started": f"prefill-{number}",
+            "turn_started": f"prefill-{number}",
             "prefilled": f"decode-{number}",
             "run": "idle",
         }.get(name, "exit")
 
-    def _expected(self) -> str | None:
+    def _expected(self) -> tuple[str, ...]:
+        """The names of which one comes next; none after the last event."""
         if self.complete:
-            return None
+            return ()
         last = self.events[-1]["event"] if self.events else None
-        return "done" if last == "run" and len(self.runs) == self._runs else FOLLOWS[last]
+        return ("done",) if last == "run" and len(self.runs) == self._runs else FOLLOWS[last]
 
 
 def excerpt(data: bytes, most: int = 80) -> str:

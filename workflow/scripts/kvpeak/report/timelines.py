@@ -13,6 +13,12 @@ from kvpeak.report.style import COLOURS, Canvas, Figure, styled, svg
 
 NARROW = 0.05  # a phase of less than this share of the time has no room for its name
 
+CAPTION = (
+    "Sampled memory of one process; bands are its phases (load, warm-up, runs), hatched: warm-up. "
+    "A sample can miss a short peak, so that the operating system's own peak may lie higher."
+)
+TURNS = " A mark at the foot is where a turn or request begins."
+
 
 @dataclass(frozen=True)
 class Timeline:
@@ -21,7 +27,7 @@ class Timeline:
     label: str
     t_s: list[float]
     mib: list[float]
-    phases: list[dict]  # {phase, start_s, end_s}
+    phases: list[dict]  # {phase, start_s, end_s}, of a turn its number too
     warmup: int  # how many of the runs, from run 0 on, are warm-up
     source: str = ""  # its memory.csv below results/
 
@@ -77,6 +83,7 @@ def memory_over_time(lines: list[Timeline]) -> Figure | None:
         ax.yaxis.set_major_formatter("{x:,.0f}")
         ax.grid(axis="x", visible=False)
         _mark_phases(ax, line, longest)
+        _mark_turns(ax, line, longest)
     axes[0].set_ylim(0, 1.25 * max(max(line.mib) for line in lines))
     axes[0].set_xlim(left=0)
     axes[-1].set_xlabel("time since the process started (s)")
@@ -87,9 +94,7 @@ def memory_over_time(lines: list[Timeline]) -> Figure | None:
         name="memory-over-time",
         title="Memory over time",
         alt=f"Sampled memory of one process over time. {peaks}.",
-        caption="Sampled memory of one process; bands are its phases (load, warm-up, runs), "
-        "hatched: warm-up. A sample can miss a short peak, so that the operating system's own peak "
-        "may lie higher.",
+        caption=CAPTION + (TURNS if any(map(_turns, lines)) else ""),
         svg=svg(figure),
         sources=tuple(line.source for line in lines),
     )
@@ -106,6 +111,27 @@ def _mark_phases(ax, line: Timeline, longest: float) -> None:
         if end - start >= NARROW * longest:
             middle = ((start + end) / 2, 1)
             ax.annotate(name, middle, textcoords="offset points", fontsize=7, **above)
+
+
+def _mark_turns(ax, line: Timeline, longest: float) -> None:
+    """A mark at the foot where each turn begins, with its number where there is room."""
+    starts = _turns(line)
+    foot = ax.get_xaxis_transform()
+    ax.vlines([start for _, start in starts], 0, 0.06, "black", linewidth=0.5, transform=foot)
+    last = float("-inf")
+    for number, start in starts:
+        if start - last >= NARROW * longest:
+            ax.text(start, 0.07, number, transform=foot, fontsize=6, ha="center", va="bottom")
+            last = start
+
+
+def _turns(line: Timeline) -> list[tuple[int, float]]:
+    """(number, start) of each turn or request of every run."""
+    return [
+        (phase["turn"], phase["start_s"])
+        for phase in line.phases
+        if "turn" in phase and phase["phase"].startswith("prefill-")
+    ]
 
 
 def _spans(line: Timeline) -> list[tuple[str, float, float]]:

@@ -1,20 +1,26 @@
-"""Sessions, repeated requests and batches: what is held after each, and what a batch costs."""
+"""Sessions, repeated requests, batches and reused prompts: what is held after each, and what each
+costs.
+"""
 
 from kvpeak.analysis.results import Results
-from kvpeak.analysis.workloads import MARGIN_KIB, leaks, mean_series, spell_trend, trend
+from kvpeak.analysis.workloads import MARGIN_KIB, leaks, mean_series, reuses, spell_trend, trend
 from kvpeak.base.axes import AXES
 from kvpeak.report.markdown import Markdown, number
+from kvpeak.report.reuse import reuse_rows, reuse_sentence, reuse_table
 from kvpeak.report.style import COLOURS, MARKERS, MOST_PANELS, Figure, canvas, legend, styled, svg
 from kvpeak.report.tables import cell_table
 
 WORDS = {True: "grows", False: "stands still", None: "is not decided"}
 HELD = "held_pool_mib"
+MOST_LENGTHS = 8  # of a batch that are named one by one
 
 
 def workloads_section(results: Results) -> dict | None:
-    """Tables of the cells with turns and of those with batches; None where there are neither."""
-    turns, batches = turn_rows(results), batch_rows(results)
-    if not (turns or batches):
+    """Tables of the cells with turns, with batches and with reused prompts; None where there are
+    none.
+    """
+    turns, batches, reused = turn_rows(results), batch_rows(results), reuse_rows(results)
+    if not (turns or batches or reused):
         return None
     header = ["parts", "held after the first, MiB", "after the last", "most in the pool"]
     return {
@@ -30,6 +36,8 @@ def workloads_section(results: Results) -> dict | None:
         ),
         "sentences": [sentence(row) for row in turns if row["repeated"]],
         "batches": batch_table(batches),
+        "reused": reuse_table(reused),
+        "reuse_sentences": [reuse_sentence(row) for row in reused],
         "different": [
             f"{row['prompt']}: sequence {number}, from its token {at + 1} on"
             for row in batches
@@ -43,7 +51,7 @@ def turn_rows(results: Results) -> list[dict]:
     found = []
     for cell, rows in results.turns.items():
         held = mean_series(rows, HELD)
-        if held:
+        if held and not reuses(rows):
             found.append(
                 dict(zip(AXES, cell, strict=True))
                 | {"parts": len(held), "held": held, "repeated": repeated(rows)}
@@ -74,6 +82,7 @@ def batch_rows(results: Results) -> list[dict]:
         summary = results.summary.get(cell)
         if not sizes or summary is None or summary["outcome"] != "ok":
             continue
+        lengths = {int(row["sequence"]): int(row["prompt_tokens"]) for row in rows}
         different = {
             (int(row["sequence"]), int(row["first_difference"]))
             for row in rows
@@ -82,6 +91,7 @@ def batch_rows(results: Results) -> list[dict]:
         found.append(
             dict(zip(AXES, cell, strict=True))
             | {"sequences": max(sizes), "summary": summary, "different": sorted(different)}
+            | {"lengths": [lengths[number] for number in sorted(lengths)]}
         )
     return sorted(found, key=lambda row: (row["model"], row["sequences"]))
 
@@ -96,14 +106,31 @@ def batch_table(batches: list[dict]) -> Markdown:
         each = None if None in (active, loaded) else (active - loaded) / count
         return [
             number(count),
+            spell_lengths(row["lengths"]),
             number(speed, 1),
             number(None if speed is None else speed / count, 1),
             number(active, 1),
             number(each, 2),
         ]
 
-    header = ["sequences", "decode, tok/s", "each", "most live, MiB", "above the weights, each"]
+    header = [
+        "sequences",
+        "tokens of each",
+        "decode, tok/s",
+        "each",
+        "most live, MiB",
+        "above the weights, each",
+    ]
     return cell_table(batches, header, figures)
+
+
+def spell_lengths(lengths: list[int]) -> str:
+    """E.g. `129`, or `513, 257, 129` where they differ; of many the longest and the shortest."""
+    if len(set(lengths)) == 1:
+        return number(lengths[0])
+    if len(lengths) > MOST_LENGTHS:
+        return f"{number(min(lengths))} to {number(max(lengths))}"
+    return ", ".join(map(number, lengths))
 
 
 @styled

@@ -71,5 +71,7 @@ def process_energy(pid: int) -> Energy | None:
 
 
 def _of(watched: Watched, name: str, idle_w: float, step_s: float) -> float | None:
-    found = [phase for phase in watched.phases if phase["phase"] == name]
-    return phase_joules(found[0], idle_w, step_s) if len(found) == 1 else None
+    """The sum over the phases of that name, one for each turn; None if it is not known of one."""
+    phases = [phase for phase in watched.phases if phase["phase"] == name]
+    found = [phase_joules(phase, idle_w, step_s) for phase in phases]
+    return None if None in found or not found else sum(found)

@@ -41,7 +41,8 @@ def conclude(ended: Ended, messages: Path) -> tuple[str, str | None]:
     Raises UserError if it crashed or its answer is not one of the protocol.
     """
     watched, code = ended.watched, ended.code
-    phase = watched.phases[-1]["phase"]
+    last = watched.phases[-1]
+    phase = last["phase"] + (f", turn {last['turn']}" if "turn" in last else "")
     if watched.stopped:
         why, words = watched.stopped
         if why == "garbled":

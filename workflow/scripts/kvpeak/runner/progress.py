@@ -38,9 +38,10 @@ class Progress:
             self._file.with_name(FAILURE_FILE).write_text(f"{cause}\n", encoding="utf-8")
 
     def phase(self, watched: Watched) -> None:
-        """One line when a phase begins, with the figures so far."""
+        """One line when a phase begins, with the figures so far; of turns only for the first."""
         self.now(watched)
-        if (phase := watched.conversation.phase) not in ("start", "idle", "exit"):
+        phase, turn = watched.conversation.phase, watched.conversation.turn
+        if phase not in ("start", "idle", "exit") and turn in (None, 1):
             self._write(figures(f"{self._head}  {phase}", watched, watched.peak_mib))
 
     def now(self, watched: Watched) -> None:
@@ -49,7 +50,8 @@ class Progress:
         """
         if self._file:
             with contextlib.suppress(OSError):
-                text = f"{watched.conversation.phase} {watched.now_mib:.0f}\n"
+                phase = "/".join(map(str, watched.where.values()))
+                text = f"{phase} {watched.now_mib:.0f}\n"
                 self._now_file.write_text(text, encoding="utf-8")
 
     def end(self, outcome: str, watched: Watched, peak_mib: float | None) -> None:

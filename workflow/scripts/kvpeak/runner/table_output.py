@@ -42,7 +42,7 @@ class Table:
 
     def __init__(self, request: dict, out: Path):
         """`out` is the folder that {out} names; what was in it before now is not the program's."""
-        self.phase = "run"
+        self.phase, self.turn = "run", None
         self.runs: list[dict] = []
         self._request, self._out, self._since = request, out, time.time()
         self.events: list[dict] = [started(request)]

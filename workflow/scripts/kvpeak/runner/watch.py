@@ -119,16 +119,21 @@ class Watch:
             return
         try:
             for _ in seen.conversation.feed(data, self._now()):
-                if seen.conversation.phase != self._watched.phases[-1]["phase"]:
-                    self._note_phase()
+                self._note_phase()
         except BadAnswer as error:
             seen.stopped = seen.stopped or ("garbled", str(error))
 
     def _note_phase(self) -> None:
-        now, phases = self._now(), self._watched.phases
+        """Begin a phase if the events say that there is a new one; the first turn begins with its
+        run.
+        """
+        now, phases, where = self._now(), self._watched.phases, self._watched.where
+        last = phases[-1] if phases else {}
+        if last.get("phase") == where["phase"] and where.get("turn") in (last.get("turn"), 1):
+            last |= where
+            return
         self._end_phase(now)
-        began = {"phase": self._watched.conversation.phase, "start_s": round(now, 4)}
-        phases.append(began | self._joules("start_j"))
+        phases.append(where | {"start_s": round(now, 4)} | self._joules("start_j"))
         self._attempt.progress.phase(self._watched)
 
     def _end_phase(self, now: float) -> None:

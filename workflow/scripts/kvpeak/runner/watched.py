@@ -14,7 +14,7 @@ class Watched:
     stopped: (why: guard, timeout or garbled; in words), None if the engine ended by itself.
     now_mib, peak_mib: the last sampled footprint, and the largest. peak_tree_mib: the largest of
     the process and all that it started, added; None if it started nothing that was seen. phases:
-    phase, start_s and end_s; with a counter of energy start_j and end_j.
+    phase, start_s and end_s; of a turn its number; with a counter of energy start_j and end_j.
     """
 
     conversation: Conversation | Table
@@ -24,3 +24,9 @@ class Watched:
     now_mib: float = 0.0
     peak_mib: float = 0.0
     peak_tree_mib: float | None = None
+
+    @property
+    def where(self) -> dict:
+        """The phase now, and the turn if there are turns."""
+        turn = self.conversation.turn
+        return {"phase": self.conversation.phase} | ({"turn": turn} if turn else {})

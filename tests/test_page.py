@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.base.errors import UserError
 from kvpeak.base.program import main
 from kvpeak.commands import page as command
 from kvpeak.report.page import datatables, title_of
@@ -143,10 +144,27 @@ def test_texts_of_others_stay_texts(tmp_path):
     assert found["vconcat"]
 
 
-def test_a_picture_outside_the_project_is_not_read(tmp_path):
-    (tmp_path / "report").mkdir()
-    with pytest.raises(Exception, match="leads out of"):
-        to_html("![x](../../secret.svg)", tmp_path / "report", LINKS)
+@pytest.mark.parametrize(
+    ("source", "said"),
+    [
+        ("../.ssh/key.svg", "leads out of"),
+        ("link.svg", "leads out of"),
+        ("../results/link.svg", "leads out of"),
+        ("notes.txt", "expected a picture"),
+    ],
+)
+def test_a_picture_lies_in_the_findings_folder_or_below_the_results(tmp_path, source, said):
+    report, results, home = (tmp_path / name for name in ("report", "results", ".ssh"))
+    for folder in (report, results, home):
+        folder.mkdir()
+    (home / "key.svg").write_text("secret")
+    (report / "notes.txt").write_text("secret")
+    (results / "drawn.svg").write_text("<svg/>")
+    for folder in (report, results):
+        (folder / "link.svg").symlink_to(home / "key.svg")
+    assert "data:image" in to_html("![](../results/drawn.svg)", report, LINKS, results=results)
+    with pytest.raises(UserError, match=said):
+        to_html(f"![x]({source})", report, LINKS, results=results)
 
 
 def test_two_documents_on_one_page_share_no_anchor_and_link_to_one_another(tmp_path):

@@ -9,6 +9,7 @@ import jinja2
 from markupsafe import Markup
 
 from kvpeak.analysis.results import read_results
+from kvpeak.base.files import inside
 from kvpeak.base.layout import PLAN, RUNS, SUMMARY
 from kvpeak.base.shipped import shipped
 from kvpeak.base.untrusted import read_text
@@ -30,9 +31,10 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
     links = links_of(tables)
     folder = finding.parent
     documents = (finding.name, *([DETAILS] if (folder / DETAILS).exists() else []))
-    texts = {
-        slug(name): Markup(to_html(read_text(folder / name), folder, links, name, documents))
-        for name in documents
+    texts = {name: read_text(inside(folder, name)) for name in documents}
+    shown = {
+        slug(name): Markup(to_html(text, folder, links, name, documents, results))
+        for name, text in texts.items()
     }
     measured = read_results(*(results / path.name for path in (PLAN, SUMMARY, RUNS)))
     specification = charts(cells(measured, results))
@@ -44,8 +46,8 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("page.html.j2").render(
-        title=title_of(read_text(finding)),
-        texts=texts,
+        title=title_of(texts[finding.name]),
+        texts=shown,
         tables=data_tables(tables),
         charts=Markup(_as_json(specification)) if specification else None,
         style=Markup(read_text(templates / "page.css")),

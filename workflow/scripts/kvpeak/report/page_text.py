@@ -21,9 +21,14 @@ Anchor = Callable[[str], str | None]  # a number as shown → the anchor of its 
 
 
 def to_html(
-    markdown: str, folder: Path, links: Links, name: str = "", documents: tuple[str, ...] = ()
+    markdown: str,
+    folder: Path,
+    links: Links,
+    name: str = "",
+    documents: tuple[str, ...] = (),
+    results: Path | None = None,
 ) -> str:
-    """The HTML of the document `name`; pictures are read from `folder`.
+    """The HTML of the document `name`; its pictures lie in its `folder` or below `results`.
 
     `documents` are those on the same page: links to them become links to their anchors, which are
     the headings' own in the first document, and begin with the document's name in the others.
@@ -37,7 +42,7 @@ def to_html(
     for token in tokens:
         for child in token.children or []:
             if child.type == "image":
-                _put_inside(child, folder)
+                _put_inside(child, folder, results)
             elif child.type == "link_open":
                 _stay_here(child, name, documents)
     return _scrollable(parser.renderer.render(tokens, parser.options, {}), name)
@@ -99,11 +104,18 @@ def _name_headings(tokens: list[Token], start: str) -> None:
             token.attrSet("id", f"{anchor}-{number}" if number else anchor)
 
 
-def _put_inside(image: Token, folder: Path) -> None:
-    """Put the file of a picture into the page. Raises UserError where it is not there."""
+def _put_inside(image: Token, folder: Path, results: Path | None) -> None:
+    """Put the file of a picture into the page. Raises UserError where it is not there, leads out of
+    both folders, or is no picture.
+    """
     source = str(image.attrGet("src"))
+    path = (folder / source).resolve()
+    if not (results and path.is_relative_to(results.resolve())):
+        path = inside(folder, source)
+    if path.suffix != ".svg":
+        raise UserError(f"{folder / source}: expected a picture (.svg)")
     try:
-        svg = read_text(inside(folder.parent, Path(folder.name, source)))
+        svg = read_text(path)
     except OSError as error:
         raise UserError(f"{folder / source}: {error.strerror}") from None
     encoded = base64.b64encode(svg.encode()).decode()

@@ -5,8 +5,10 @@ import pytest
 
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.results import Results
-from kvpeak.analysis.variance import shares_of_variance
+from kvpeak.analysis.variance import residual_freedom, shares_of_variance
+from kvpeak.report.deciders import variance_lines
 
+CACHES = ("cat", "prealloc", "mlx-lm", "own", "paged", "cat-contiguous", "ring")
 ROW = {"method": "live", "outcome": "ok", "accelerator": "cpu"}
 
 
@@ -37,10 +39,10 @@ def test_a_replay_a_failure_and_a_missing_counter_have_no_parts():
 
 
 def results(peak) -> Results:
-    """Cells of two attentions and three caches at two lengths; `peak(prompt, cache, variant)`."""
+    """Cells of two attentions and seven caches at two lengths; `peak(prompt, cache, variant)`."""
     summary = {}
     for tokens in (513, 8193):
-        for cache in ("cat", "prealloc", "mlx-lm"):
+        for cache in CACHES:
             for variant in ("naive", "fused"):
                 names = ("mlx", "m", f"p{tokens}", cache, "none", variant)
                 axes = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
@@ -55,16 +57,17 @@ def results(peak) -> Results:
 def test_the_axis_that_decides_has_the_whole_variance():
     peak = {"naive": 14_000.0, "fused": 4_000.0}
     for shares in shares_of_variance(results(lambda tokens, cache, variant: peak[variant])):
-        assert (shares.cells, shares.first) == (6, "variant")
+        assert (shares.cells, shares.first) == (14, "variant")
         assert shares.shares == {"variant": pytest.approx(1), "kv_cache": pytest.approx(0)}
 
 
 def test_two_axes_share_the_variance_by_their_sums_of_squares():
-    effect = {"naive": np.log(2), "fused": 0.0, "cat": 0.3, "prealloc": 0.0, "mlx-lm": -0.3}
+    steps = dict(zip(CACHES, (0.3, 0.2, 0.1, 0.0, -0.1, -0.2, -0.3), strict=True))
+    effect = {"naive": np.log(2), "fused": 0.0} | steps
     found = shares_of_variance(
         results(lambda tokens, cache, variant: 1000 * np.exp(effect[cache] + effect[variant]))
     )
-    between = {"variant": np.log(2) ** 2 / 4, "kv_cache": 2 * 0.3**2 / 3}
+    between = {"variant": np.log(2) ** 2 / 4, "kv_cache": 2 * (0.09 + 0.04 + 0.01) / 7}
     whole = sum(between.values())
     assert found[0].shares == {axis: pytest.approx(part / whole) for axis, part in between.items()}
 
@@ -73,11 +76,55 @@ def test_equal_peaks_have_no_shares():
     assert shares_of_variance(results(lambda *_: 1000.0)) == []
 
 
-def test_axes_that_change_together_are_named_together():
-    found = results(lambda tokens, cache, variant: {"naive": 14_000.0, "fused": 4_000.0}[variant])
+def capped(cap_of) -> Results:
+    """Cells whose peak goes with the variant, one a little less, and whose cap is
+    `cap_of(cache, variant)`.
+    """
+    peaks = {("own", "fused"): 7_000.0}
+    found = results(
+        lambda tokens, cache, variant: (
+            14_000.0 if variant == "naive" else peaks.get((cache, variant), 4_000.0)
+        )
+    )
     summary = {
-        cell: row | {"cap": {"naive": "none", "fused": "default"}[row["variant"]]}
+        cell: row | {"cap": cap_of(row["kv_cache"], row["variant"])}
         for cell, row in found.summary.items()
     }
-    first, *_ = shares_of_variance(Results({}, summary, {}))
+    return Results({}, summary, {})
+
+
+def test_axes_whose_names_change_together_are_not_told_apart():
+    caps = {"naive": "none", "fused": "default"}
+    first, *_ = shares_of_variance(capped(lambda cache, variant: caps[variant]))
     assert first.together == ["cap", "variant"]
+    assert first.overlapping == []
+    assert "the cap and the variant, which these cells do not tell apart" in first_line(caps)
+
+
+def first_line(caps: dict[str, str]) -> str:
+    return variance_lines(capped(lambda cache, variant: caps[variant]))[0]
+
+
+def test_axes_with_shares_as_large_are_told_apart_where_one_cell_tells():
+    """One cell of the fused has the naive ones' cap: both axes go with the peak, not as one."""
+    one = capped(lambda cache, variant: "naive" if cache == "own" else variant)
+    first, *_ = shares_of_variance(one)
+    assert first.together == ["variant"]
+    assert first.overlapping == ["cap"]
+    assert "about as much with the cap: the shares overlap" in variance_lines(one)[0]
+
+
+def test_a_model_with_a_parameter_for_nearly_every_cell_has_no_shares():
+    """Four cells of four settings: any peaks would give shares near 1."""
+    some = results(lambda tokens, cache, variant: {"naive": 14_000.0, "fused": 4_000.0}[variant])
+    rows = [row for row in some.summary.values() if row["kv_cache"] in CACHES[:2]][:4]
+    assert residual_freedom(rows) == 1
+    few = {cell: row for cell, row in some.summary.items() if row["kv_cache"] in CACHES[:2]}
+    assert shares_of_variance(Results({}, few, {})) == []
+
+
+def test_a_line_says_how_many_cells_are_left_over():
+    line, *_ = variance_lines(
+        results(lambda _, cache, variant: {"naive": 2000.0, "fused": 1000.0}[variant])
+    )
+    assert line.endswith("(6 residual degrees of freedom).")

@@ -1,5 +1,6 @@
 """Which axis decides the peak: how much of the differences among cells goes with each."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,8 +10,9 @@ from kvpeak.analysis.results import Results
 from kvpeak.base.axes import AXES
 
 SETTINGS = ("commit", "kv_cache", "cap", "variant")
-MIN_CELLS = 4
-CONFOUNDED = 0.9  # of the largest share
+# Cells beyond those that the axes' names alone would fit: with fewer a share says nothing.
+MIN_FREEDOM = 5
+AS_LARGE = 0.9  # of the largest share
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,8 @@ class Shares:
     tokens: int
     cells: int
     shares: dict[str, float]  # axis → 0 to 1, of the logarithm of the peak; axes with several names
+    freedom: int  # residual degrees of freedom of a model with every axis, without interactions
+    together: list[str]  # the axis with the largest share, and those whose names change with its
 
     @property
     def first(self) -> str:
@@ -29,15 +33,21 @@ class Shares:
         return max(self.shares, key=self.shares.get)
 
     @property
-    def together(self) -> list[str]:
-        """The axes whose share is about that of the first: these cells do not tell them apart."""
+    def overlapping(self) -> list[str]:
+        """The axes that these cells do tell from the first, and that have about as large a
+        share.
+        """
         most = self.shares[self.first]
-        return [axis for axis, share in self.shares.items() if share >= CONFOUNDED * most]
+        return [
+            axis
+            for axis, share in self.shares.items()
+            if axis not in self.together and share >= AS_LARGE * most
+        ]
 
 
 def shares_of_variance(results: Results) -> list[Shares]:
-    """For each model and prompt with at least MIN_CELLS live cells: the share that goes with each
-    axis.
+    """For each model and prompt whose live cells leave MIN_FREEDOM residual degrees of freedom: the
+    share that goes with each axis.
 
     The share of an axis is the sum of squares between the means of its names over the whole sum of
     squares of the logarithms (the correlation ratio: Fisher 1925). Shares of axes that were not
@@ -49,10 +59,35 @@ def shares_of_variance(results: Results) -> list[Shares]:
             groups.setdefault((row["model"], row["prompt"]), []).append(row)
     found = []
     for (model, prompt), rows in groups.items():
+        freedom = residual_freedom(rows)
+        if freedom < MIN_FREEDOM:
+            continue
         shares = {axis: share for axis in SETTINGS if (share := _share(rows, axis)) is not None}
-        if len(rows) >= MIN_CELLS and shares:
-            found.append(Shares(model, prompt, int(rows[0]["prompt_tokens"]), len(rows), shares))
+        if shares:
+            together = _together(rows, max(shares, key=shares.get), shares)
+            tokens = int(rows[0]["prompt_tokens"])
+            found.append(Shares(model, prompt, tokens, len(rows), shares, freedom, together))
     return found
+
+
+def residual_freedom(rows: list[dict]) -> int:
+    """How many cells are left when one parameter is taken for each name on each axis: the residual
+    degrees of freedom of the additive model. 0: the names alone reproduce any peaks.
+    """
+    names = [[row[axis] for row in rows] for axis in SETTINGS]
+    columns = [np.ones(len(rows))]
+    columns += [np.array([each == name for each in axis]) for axis in names for name in set(axis)]
+    return len(rows) - int(np.linalg.matrix_rank(np.column_stack(columns)))
+
+
+def _together(rows: list[dict], first: str, axes: Iterable[str]) -> list[str]:
+    """The axes whose names and those of `first` belong together one to one in every cell."""
+
+    def one_to_one(axis: str) -> bool:
+        both = {(row[first], row[axis]) for row in rows}
+        return len(both) == len({one for one, _ in both}) == len({other for _, other in both})
+
+    return [axis for axis in axes if one_to_one(axis)]
 
 
 def _share(rows: list[dict], axis: str) -> float | None:

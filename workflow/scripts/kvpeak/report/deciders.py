@@ -95,19 +95,25 @@ def variance_lines(results: Results) -> list[Markdown]:
         axis = long.first
         if max(long.shares[axis], short.shares.get(axis, 0.0)) < MIN_SHARE:
             continue
-        axes = " and ".join(f"the {axis.replace('_', ' ')}" for axis in long.together)
         text = (
             f"Of {model}'s {long.cells} cells at {long.tokens:,} tokens, "
             f"{percent(long.shares[axis], 0, sign=False)} of the variance of the peak (its "
-            f"logarithm) goes with {axes}"
+            f"logarithm) goes with {_named(long.together)}"
         )
         if len(long.together) > 1:
             text += ", which these cells do not tell apart"
         elif short.tokens != long.tokens:
             share = percent(short.shares.get(axis, 0.0), 0, sign=False)
             text += f"; at {short.tokens:,} tokens {share}"
+        if long.overlapping:
+            text += f", and about as much with {_named(long.overlapping)}: the shares overlap"
+        text += f" ({long.freedom} residual degrees of freedom)"
         lines.append(escape(f"{text}."))
     return lines
+
+
+def _named(axes: list[str]) -> str:
+    return " and ".join(f"the {axis.replace('_', ' ')}" for axis in axes)
 
 
 def small_lines(compared: list[Comparison]) -> list[Markdown]:

@@ -11,6 +11,7 @@ import pytest
 from scipy import stats
 
 from kvpeak.analysis.comparisons import Change, Comparison, Pair
+from kvpeak.analysis.lead import lead
 from kvpeak.analysis.pooled import (
     MIN_BLOCKS,
     effects,
@@ -63,8 +64,33 @@ def test_the_ratio_is_the_geometric_mean_and_its_interval_student_s():
     assert found.ratio == pytest.approx(np.exp(logs.mean()))
     bounds = np.exp([logs.mean() - half, logs.mean() + half])
     assert (found.low, found.high) == pytest.approx(tuple(bounds))
-    assert (found.below, found.above, found.same_way, found.pairs) == (5, 0, 5, 5)
+    assert (found.below, found.above, found.same_way, found.pairs) == (4, 0, 4, 5)
+    assert found.counts == "of 5 pairs 4 lower, 1 within the noise"
     assert (found.smallest, found.largest) == pytest.approx((0.85, 0.96))
+
+
+@pytest.mark.parametrize(
+    ("peaks", "counts"),
+    [
+        ([(100, 96)] * 3, "all 3 pairs within the noise"),
+        ([(100, 50)] * 2, "both pairs lower"),
+        ([(100, 200)], "one pair higher"),
+        ([(100, 50), (100, 99), (100, 200)], "of 3 pairs 1 lower, 1 higher, 1 within the noise"),
+    ],
+)
+def test_a_pair_is_lower_or_higher_by_the_rule_of_the_sentence(peaks, counts):
+    """The line counts what `no difference above the noise` does not."""
+    found = comparison(peaks, prompt_tokens=513, accelerator="cpu", peak_source="VmHWM")
+    effect = pooled(found, "peak_mib")
+    assert effect.counts == counts
+    noise = "no difference above the noise was found" in lead(found).sentence
+    assert noise == (effect.below + effect.above == 0)
+
+
+def test_a_pair_whose_samples_missed_as_much_as_they_differ_is_within_the_noise():
+    assert comparison([(100, 120)]).pairs[0].above_noise
+    assert comparison([(100, 120)], missed_mib=17).pairs[0].above_noise
+    assert not comparison([(100, 120)], missed_mib=18).pairs[0].above_noise
 
 
 def test_the_inverse_comparison_has_the_inverse_effect():

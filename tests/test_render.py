@@ -70,16 +70,16 @@ BLAS = "OpenBLAS 0.3.21, 2 threads"
 HOSTILE = "a www.x.org https://x.org a@x.org | b *c* _d_ `e` <img src=x> [f](g) \\ $h$ ~~i~~ #j"
 
 
-def edited(table: str, change) -> None:
-    """Write a result table anew with `change(rows)`."""
+def edited(table: str, change, more: tuple[str, ...] = ()) -> None:
+    """Write a result table anew with `change(rows)`, which adds the columns `more`."""
     path = Path("results", f"{table}.csv")
     with path.open(newline="") as file:
         reader = csv.DictReader(file)
-        header, rows = reader.fieldnames, list(reader)
+        header, rows = reader.fieldnames, change(list(reader))
     with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, header, lineterminator="\n")
+        writer = csv.DictWriter(file, [*header, *more], lineterminator="\n")
         writer.writeheader()
-        writer.writerows(change(rows))
+        writer.writerows(rows)
 
 
 def as_it_is() -> None:
@@ -368,13 +368,66 @@ def test_the_peak_of_a_replayed_cell_is_not_called_the_engine_s(rendered):
     assert "predicted by a replay" not in text
 
 
-def test_of_two_comparisons_only_the_first_was_measured_side_by_side(rendered):
+@pytest.mark.parametrize(
+    ("first_round", "said"),
+    [
+        (0, "Only 3 of the 6 pairs of cells whose speeds are compared were measured right after "),
+        (3, "No two cells whose speeds are compared were measured right after each other in "),
+    ],
+)
+def test_the_pairs_that_were_measured_right_after_each_other_are_counted(
+    rendered, first_round, said
+):
+    """The plan's order has the caps of a cell as neighbours; in round 1 something comes between."""
+
     def two():
-        second = ", {axis: kv_cache, before: cat, after: prealloc}]"
-        Path("config/matrix.yaml").write_text(MATRIX.rstrip()[:-1] + second)
+        cells: dict[tuple, int] = {}
+
+        def place(row):
+            cell = (row["prompt"], row["kv_cache"])
+            first = 100 * cells.setdefault(cell, len(cells)) + 10 * int(row["round"])
+            between = first_round if row["round"] == "1" else 0
+            return row | {"order": str(first + (row["cap"] == "32MiB") * (1 + between))}
+
+        edited("runs", lambda rows: list(map(place, rows)))
+
+    assert said in rendered(two)
+
+
+def test_several_gpus_of_one_kind_are_counted(rendered):
+    def two():
+        def change(rows):
+            return [row | {"hardware": f"id GPU-{number % 2}"} for number, row in enumerate(rows)]
+
+        edited("summary", change, more=("hardware",))
 
     text = rendered(two)
-    assert "Only the two sides of the first comparison, cap `none` and `32MiB`" in text
+    assert "2 machines of one kind" in text
+    assert "| Machine | Test CPU; 2 in all, told apart by their ids |" in text
+
+
+def test_an_uncommitted_change_is_said_where_the_revision_is(rendered):
+    rendered(some_flagged_and_mixed)
+    finding = Path("report/finding.md").read_text(encoding="utf-8")
+    assert "The harness had uncommitted changes" in finding.partition("## Reproduce")[2]
+
+
+@pytest.mark.parametrize(
+    ("own", "said"),
+    [
+        ("{attention: fused, repeat_penalty: 1}", "(no repeat penalty, end-of-sequence ignored)"),
+        ("{attention: fused}", "(repeat penalty 1.1 over the last 64 tokens of prompt and"),
+    ],
+)
+def test_the_penalty_is_that_of_the_variants_that_ran(rendered, own, said):
+    def penalised():
+        text = Path("config/matrix.yaml").read_text()
+        assert "default: {" in text
+        Path("config/matrix.yaml").write_text(
+            re.sub(r"default: \{[^}]*\}", f"default: {own}", text)
+        )
+
+    assert said in rendered(penalised)
 
 
 def test_a_mistake_in_the_matrix_is_one_line(project, capsys):

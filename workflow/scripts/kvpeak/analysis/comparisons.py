@@ -66,15 +66,12 @@ class Pair:
 
     @property
     def above_noise(self) -> bool:
-        """Whether the peaks differ by more than PRACTICAL and the ranges over their processes do
-        not meet.
+        """Whether the peaks differ by more than PRACTICAL and ranges_meet() says that the processes
+        do not.
         """
         if not self.complete or abs(self.peak_ratio - 1) <= PRACTICAL:
             return False
-        (before_low, before_high), (after_low, after_high) = map(
-            peak_range, (self.before, self.after)
-        )
-        return after_high < before_low or before_high < after_low
+        return not ranges_meet(self.before, self.after)
 
     @property
     def rounds(self) -> tuple[int, int]:
@@ -174,6 +171,15 @@ def peak_range(row: dict) -> tuple[float, float]:
     peak, ends = row["peak_mib"], (row.get("peak_min_mib"), row.get("peak_max_mib"))
     low, high = (peak if value is None else value for value in ends)
     return low, high
+
+
+def ranges_meet(one: dict, other: dict) -> bool:
+    """Whether the ranges of two cells' peaks over their processes meet; a peak that samples are
+    known to have missed may have been higher by as much.
+    """
+    (low, high), (other_low, other_high) = map(peak_range, (one, other))
+    high, other_high = high + one.get("missed_mib", 0), other_high + other.get("missed_mib", 0)
+    return not (other_high < low or high < other_low)
 
 
 def _flags(results: Results, cell: CellName) -> list[str]:

@@ -1,5 +1,7 @@
 """Which counter is a cell's headline, and whether it is a lower bound."""
 
+DEVICE, RESERVED = "peak_device_mib", "peak_reserved_mib"
+MISSED_MIB = 4.0  # less is what the two counters differ by: the driver tells whole MiB
 LOWER_BOUND = "lower bound"  # part of what a source of a peak says of itself
 
 
@@ -14,6 +16,21 @@ def counter_of(row: dict) -> str:
     if row["method"] == "replayed: real":
         return max("footprint", "device", key=lambda name: row.get(f"peak_{name}_mib") or 0)
     return "device" if row["accelerator"] == "cuda" else "footprint"
+
+
+def missed_mib(row: dict, processes: list[dict]) -> float:
+    """How much of a short peak the samples of a CUDA cell are known to have missed, MiB.
+
+    `row` is of summary.csv, `processes` are the cell's rows of processes.csv. The driver counts
+    exactly what its pool reserved at most. What the device holds beside that is the same in every
+    process of a cell, so that the process in which least of it was seen missed as much as it
+    differs from the one in which most was.
+    """
+    if counter_of(row) != "device":
+        return 0.0
+    known = [each for each in processes if None not in (each[DEVICE], each.get(RESERVED))]
+    beside = [each[DEVICE] - each[RESERVED] for each in known]
+    return max(beside) - min(beside) if beside else 0.0
 
 
 def is_lower_bound(row: dict) -> bool:

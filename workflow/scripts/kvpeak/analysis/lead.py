@@ -4,9 +4,10 @@ support.
 
 from dataclasses import dataclass
 
-from kvpeak.analysis.comparisons import Change, Comparison, Pair, peak_range
-from kvpeak.analysis.headline import counter_of, is_lower_bound
+from kvpeak.analysis.comparisons import PRACTICAL, Change, Comparison, Pair, peak_range
+from kvpeak.analysis.headline import MISSED_MIB, counter_of, is_lower_bound
 from kvpeak.analysis.instruments import DOUBTED
+from kvpeak.analysis.results import repeats
 from kvpeak.analysis.setting import laboratory
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.columns import SPEEDS
@@ -59,17 +60,15 @@ def lead(comparison: Comparison) -> Lead:
     preface = _preface(pair)
     begin = f"In a laboratory setting: {_lower(subject)}" if preface else subject
     title = (
-        f"{begin} the {'sampled ' * _sampled(pair)}peak of {_what(pair)} {change} "
-        f"from {before:,.0f} to {after:,.0f} MiB"
+        f"{begin} the peak of {_what(pair)} {change} "
+        f"from {before:,.0f} to {after:,.0f} MiB{' (sampled)' * _sampled(pair)}"
     )
     factor = max(before, after) / min(before, after)
     sentence = (
         f"{preface}{_lower(subject) if preface else subject}, {_where(pair)} peaks at "
-        f"{_spell_peak(pair.after)} instead of {_spell_peak(pair.before)} "
+        f"{_with_range(pair.after)} instead of {_with_range(pair.before)} "
         f"({factor:.2f}× {'less' if after < before else 'more'}{_processes(pair)}){_method(pair)}."
     )
-    if _sampled(pair):
-        sentence += " These peaks were sampled: each is a lower bound."
     return Lead(title, sentence, pair, f"{spell_speeds(pair)}.")
 
 
@@ -130,22 +129,55 @@ def _no_lead(comparison: Comparison, subject: str) -> Lead:
             f"{subject}: no pair of cells was measured to the end here, so nothing can be said.",
             None,
         )
-    largest = max(abs(pair.peak_ratio - 1) for pair in complete)
+    ratios = [pair.peak_ratio for pair in complete]
+    spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
+    if len(ratios) == 1:
+        none, spread = "the one pair of cells does not differ", f"{ratios[0]:.2f}"
+    else:
+        none = f"none of {len(ratios)} pairs of cells differs"
     return Lead(
         f"{subject} no peak changes above the noise",
-        f"{subject}, no difference above the noise was found: of {len(complete)} pairs of cells "
-        f"the peaks differ by at most {percent(largest, sign=False)}, or by less than the "
-        "processes do among themselves.",
+        f"{subject}, no difference above the noise was found: {none} by more than "
+        f"{percent(PRACTICAL, 0, sign=False)} and by more than its processes do among themselves "
+        f"(ratio{'s' * (len(ratios) > 1)} {spread}).",
         None,
     )
 
 
-def _spell_peak(row: dict) -> str:
-    """E.g. `660 MiB`, with the range where processes differ: `660 MiB (657 to 664)`."""
+def spell_peak(row: dict) -> str:
+    """E.g. `660 MiB`, or `660 MiB or more` where that was sampled."""
+    return f"{row['peak_mib']:,.0f} MiB{' or more' * is_lower_bound(row)}"
+
+
+def caution(pair: Pair) -> list[str]:
+    """What makes the two peaks less sure than their figures look, a sentence each."""
+    sides = (pair.before, pair.after)
+    found = []
+    if _sampled(pair):
+        found.append("They were sampled: each is a lower bound, and so their ratio is no bound.")
+    worst = max(sides, key=lambda row: row.get("missed_mib", 0))
+    if (missed := worst.get("missed_mib", 0)) >= MISSED_MIB:
+        found.append(
+            f"In a process of the cell with {worst['peak_mib']:,.0f} MiB the samples missed "
+            f"{missed:,.0f} MiB at least."
+        )
+    answers = [
+        f"{int(row['outputs'])} different ones in {int(row['runs'])} runs of the cell with "
+        f"{row['peak_mib']:,.0f} MiB"
+        for row in sides
+        if not repeats(row) and row.get("outputs")
+    ]
+    if answers:
+        found.append(f"The greedy answers do not repeat: {', '.join(answers)}.")
+    return found
+
+
+def _with_range(row: dict) -> str:
+    """As spell_peak, with the range where processes differ: `660 MiB (657 to 664)`."""
     low, high = (f"{value:,.0f}" for value in peak_range(row))
     spread = "" if low == high else f" ({low} to {high})"
     doubted = f"peak_{counter_of(row)}_mib" in row.get(DOUBTED, ())
-    return f"{row['peak_mib']:,.0f} MiB{spread}{' †' * doubted}"
+    return f"{spell_peak(row)}{spread}{' †' * doubted}"
 
 
 def _processes(pair: Pair) -> str:
@@ -177,7 +209,8 @@ def _where(pair: Pair) -> str:
         others.append(spell_name("cap", names["cap"]))
     if names.get("variant", "default") != "default":
         others.append(f"variant {names['variant']}")
-    return f"{names.get('model', 'the model')}{cache}{tokens} ({', '.join(others)})"
+    what = f"{names.get('model', 'the model')}{cache}{tokens}"
+    return f"{what} ({', '.join(others)})" if others else what
 
 
 def _method(pair: Pair) -> str:

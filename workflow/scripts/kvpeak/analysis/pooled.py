@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from kvpeak.analysis.comparisons import PRACTICAL, Change, Comparison, Pair, peak_range
+from kvpeak.analysis.comparisons import PRACTICAL, Change, Comparison, Pair, ranges_meet
 from kvpeak.analysis.statistics import CONFIDENCE, MIN_PROCESSES, holm, within
 from kvpeak.analysis.verdicts import Verdict
 
@@ -39,7 +39,7 @@ class Effect:
     largest: float
     low: float | None  # of the 95 % interval; None where the pairs are too few, or replayed
     high: float | None
-    below: int  # pairs whose ratio is below 1
+    below: int  # pairs whose ratio is below 1; of peaks those that are lower above the noise
     above: int
     pairs: int
     live: bool  # measured, not replayed
@@ -50,6 +50,19 @@ class Effect:
     def same_way(self) -> int:
         """How many pairs point the way in which the ratio points."""
         return self.below if self.ratio < 1 else self.above
+
+    @property
+    def counts(self) -> str:
+        """What the pairs' peaks do, by the rule of Pair.above_noise, e.g. `of 3 pairs 1 lower, 2
+        within the noise`.
+        """
+        within = self.pairs - self.below - self.above
+        kinds = {"lower": self.below, "higher": self.above, "within the noise": within}
+        found = [f"{count} {kind}" for kind, count in kinds.items() if count]
+        if len(found) > 1:
+            return f"of {self.pairs} pairs {', '.join(found)}"
+        every = {1: "one pair", 2: "both pairs"}.get(self.pairs, f"all {self.pairs} pairs")
+        return found[0].replace(str(self.pairs), every, 1)
 
 
 def effects(comparisons: list[Comparison]) -> dict[str, list[Effect]]:
@@ -81,6 +94,9 @@ def pooled(comparison: Comparison, quantity: str) -> Effect | None:
     pairs = [pair for pair in comparison.pairs if pair.complete]
     live = [pair for pair in pairs if pair.live]
     ratios = list(filter(None, (_ratio(pair, quantity) for pair in live or pairs)))
+    counted = ratios
+    if quantity == PEAK:
+        counted = [pair.peak_ratio for pair in live or pairs if pair.above_noise]
     if not ratios:
         return None
     low, high, p = t_interval(np.log(ratios)) if live else (None, None, None)
@@ -95,8 +111,8 @@ def pooled(comparison: Comparison, quantity: str) -> Effect | None:
         largest=max(ratios),
         low=low,
         high=high,
-        below=sum(ratio < 1 for ratio in ratios),
-        above=sum(ratio > 1 for ratio in ratios),
+        below=sum(ratio < 1 for ratio in counted),
+        above=sum(ratio > 1 for ratio in counted),
         pairs=len(ratios),
         live=bool(live),
         p=p,
@@ -208,18 +224,12 @@ def _one_way(small: SmallEffect) -> bool:
     same = all(ratio > 1 for ratio in ratios) or all(ratio < 1 for ratio in ratios)
     sizes = [abs(ratio - 1) for ratio in ratios]
     tiny = max(sizes) <= MOST_SMALL and float(np.median(sizes)) <= PRACTICAL
-    return same and tiny and not any(map(_meet, small.pairs))
+    return same and tiny and not any(ranges_meet(pair.before, pair.after) for pair in small.pairs)
 
 
 def _covered(small: SmallEffect, found: Iterable[SmallEffect]) -> bool:
     members = {id(pair) for pair in small.pairs}
     return any(members <= {id(pair) for pair in other.pairs} for other in found)
-
-
-def _meet(pair: Pair) -> bool:
-    """Whether the ranges of the two sides over their processes meet."""
-    (before_low, before_high), (after_low, after_high) = map(peak_range, (pair.before, pair.after))
-    return not (after_high < before_low or before_high < after_low)
 
 
 def _grouped(pairs: list[Pair], axes: tuple[str, ...]) -> dict[tuple[str, ...], list[Pair]]:

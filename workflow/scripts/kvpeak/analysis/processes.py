@@ -24,6 +24,7 @@ from kvpeak.inputs.shapes import kv_bytes_per_token
 UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
 HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
 WORK = (*HELD, "kv_bytes_from_shapes", "prefill_flops", "decode_bytes")
+HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "uuid"))
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
@@ -128,6 +129,7 @@ def said(record: Record) -> dict:
         "machine": record.text("machine", "before", "name") or "unknown",
         "accelerator": record.text("engine", "device", "accelerator"),
         "gpu": record.text("request", "gpu") or "",
+        "hardware": " ".join(filter(None, (record.text(*path) for path in HARDWARE))),
         "versions": plain(", ".join(f"{name} {text}" for name, text in versions)),
         "loop": record.text("engine", "loop"),
         "attention": record.text("engine", "attention"),

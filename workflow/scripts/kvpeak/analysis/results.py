@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvpeak.analysis.headline import counter_of
+from kvpeak.analysis.headline import counter_of, missed_mib
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
@@ -21,8 +21,18 @@ from kvpeak.base.text import csv_safe
 from kvpeak.base.untrusted import read_csv, read_text
 
 _TEXT = (
-    *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "accelerator"),
-    *("gpu", "versions", "loop", "attention", "env", "cap_bytes", "kv_layers", "blas"),
+    *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "hardware"),
+    *(
+        "accelerator",
+        "gpu",
+        "versions",
+        "loop",
+        "attention",
+        "env",
+        "cap_bytes",
+        "kv_layers",
+        "blas",
+    ),
     *("energy_source", "harness", "dirty", "flags", "detail", "peak_source"),
 )
 
@@ -50,7 +60,7 @@ class Results:
 
     # → why the cell does not run here, '' if it does
     plan: dict[CellName, str]
-    # → its row of summary.csv plus what headline() and parts_of() add; None where missing
+    # → its row of summary.csv plus what headline() and of_processes() add; None where missing
     summary: dict[CellName, dict]
     # column of SPEEDS → cell → mean of each process
     processes: dict[str, dict[CellName, np.ndarray]]
@@ -106,7 +116,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
             if not (row["reason"] or "").startswith("not applicable")
         },
         summary={
-            _cell(row): row | headline(row) | {"parts": parts_of(row, by_cell.get(_cell(row), []))}
+            _cell(row): row | headline(row) | of_processes(row, by_cell.get(_cell(row), []))
             for row in map(with_every_column, rows(measured))
             if row["outcome"] != UNAVAILABLE  # nothing was measured; the plan says why
         },
@@ -150,6 +160,11 @@ def headline(row: dict) -> dict[str, float | None]:
     ends = (row.get(f"peak_{counter}_{end}_mib") for end in ("min", "max"))
     low, high = (peak if value is None else value for value in ends)
     return {"peak_mib": peak, "peak_min_mib": low, "peak_max_mib": high}
+
+
+def of_processes(row: dict, processes: list[dict]) -> dict:
+    """What a cell's rows of processes.csv add to it: `parts` of the peak, and `missed_mib`."""
+    return {"parts": parts_of(row, processes), "missed_mib": missed_mib(row, processes)}
 
 
 def repeats(row: dict) -> bool:

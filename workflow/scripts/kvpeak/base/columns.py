@@ -224,6 +224,12 @@ PROCESSES = Table(
             "of the generated ids, `differs` if not all recorded runs gave the same",
         ),
         ("outputs", "", "how many different answers its recorded runs gave; 1: they repeat"),
+        (
+            "hardware",
+            "",
+            "which machine, and which NVIDIA GPU: a hash of the machine's name and size, the GPU's "
+            "UUID",
+        ),
         ("flags", "", "why the measurement is doubtful; empty if nothing is"),
         ("detail", "", "what an outcome other than `ok` says"),
     ),
@@ -295,6 +301,12 @@ SUMMARY = Table(
         ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
         ("weights", "", "`real` or `random`"),
         ("machine", "", "processor, number of CPUs, memory"),
+        (
+            "hardware",
+            "",
+            "which machine, and which NVIDIA GPU: a hash of the machine's name and size, the GPU's "
+            "UUID",
+        ),
         ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
         (
             "gpu",

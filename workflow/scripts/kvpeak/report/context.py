@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvpeak.analysis.comparisons import compare
+from kvpeak.analysis.comparisons import Comparison, Pair, compare
 from kvpeak.analysis.history import histories
 from kvpeak.analysis.instruments import doubt, read_instruments
 from kvpeak.analysis.lead import Lead, leading
@@ -28,12 +28,13 @@ from kvpeak.report.answers import answers_section
 from kvpeak.report.claims import claims_section
 from kvpeak.report.deciders import (
     growth_lines,
+    heading,
     small_lines,
     speed_line,
     unstable_lines,
     variance_lines,
 )
-from kvpeak.report.doubts import cell_path, doubts, mostly_flagged
+from kvpeak.report.doubts import cell_path, doubts, mostly_flagged, not_measured
 from kvpeak.report.fits import fits_section
 from kvpeak.report.growth import growth_section
 from kvpeak.report.history import history_section
@@ -67,6 +68,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     compared = [compare(results, **entry) for entry in matrix.compare]
     compared = [comparison for comparison in compared if comparison.pairs]
     calibrations = sources.calibrations(folder, reader)
+    runs = read_table(folder / "runs.csv")
     found = {
         "matrix": matrix,
         "protocol": matrix.protocol,
@@ -86,7 +88,9 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "instruments": instruments_section(instruments, damaged),
         **measured(summary),
         **doubtful(matrix, results, plan),
-        "period": period(read_table(folder / "runs.csv")),
+        "period": period(runs),
+        "neighbours": neighbours(compared, runs),
+        "penalties": penalties(matrix, summary),
         **origin(folder, records, reader),
         "commands": commands(matrix.file, records),
         "example": example(leading(compared), summary),
@@ -95,7 +99,10 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "own_limits": own_limits(summary),
         "replay": read_replay(folder) if sources.replayed(matrix) else None,
     }
-    return found | {"doubts": doubts(found | {"damaged": reader.problems})}
+    return found | {
+        "doubts": doubts(found | {"damaged": reader.problems}),
+        "not_measured": not_measured(found) if summary else "",
+    }
 
 
 def shown_figures(drawn: list[dict], lead: Lead | None, compared: list) -> list[str]:
@@ -123,10 +130,9 @@ def answers(results: Results, compared: list, summary: list[dict], cells: Path) 
     """What the finding answers: the opening, and what decides the peak."""
     effects = pooled_effects(compared)
     lead = leading(compared) or NO_COMPARISON
-    (first,) = [c for c in compared if lead.pair in c.pairs][:1] or [None]
     mark = not mostly_flagged(summary)
     return {
-        "opening": opening(results, lead, effects[first.slug] if first else []),
+        "opening": opening(results, compared, lead, effects),
         "where": where_table(results, compared),
         "comparisons": [comparison_section(each, effects[each.slug], mark) for each in compared],
         "speeds": speed_line(effects),
@@ -153,6 +159,7 @@ def measured(summary: list[dict]) -> dict:
         "kv_cache_words": {name: kv_cache(name).words for name in names_of(summary, "kv_cache")},
         "caps": names_of(summary, "cap"),
         "machines": names_of(summary, "machine"),
+        "hardware": names_of(summary, "hardware"),
         "harness": names_of(summary, "harness"),
         "dirty": any(row["dirty"] == "yes" for row in summary),
         "single": {axis: names[0] for axis in AXES if len(names := names_of(summary, axis)) == 1},
@@ -264,6 +271,38 @@ def period(runs: pd.DataFrame) -> dict | None:
     """When the first and the last cell started (UTC dates)."""
     starts = runs["started_at"].dropna()
     return {"first": starts.min()[:10], "last": starts.max()[:10]} if len(starts) else None
+
+
+def neighbours(compared: list[Comparison], runs: pd.DataFrame) -> list[dict]:
+    """Of each comparison: how many of the pairs whose speeds are compared were measured right after
+    each other in every round.
+    """
+    places: dict[tuple, dict[int, int]] = {}
+    for row in rows(runs):
+        cell = tuple(row[axis] for axis in AXES)
+        places.setdefault(cell, {})[row["round"]] = row.get("order")
+
+    def beside(pair: Pair) -> bool:
+        one, other = (
+            places.get(tuple(side[axis] for axis in AXES), {}) for side in (pair.before, pair.after)
+        )
+        both = [(one[number], other[number]) for number in one.keys() & other.keys()]
+        return bool(both) and all(None not in two and abs(two[0] - two[1]) == 1 for two in both)
+
+    found = []
+    for comparison in compared:
+        pairs = [pair for pair in comparison.pairs if pair.speeds and pair.complete]
+        count = {"pairs": len(pairs), "beside": sum(map(beside, pairs))}
+        found.append({"heading": heading(comparison)} | count)
+    return found
+
+
+def penalties(matrix: Matrix, summary: list[dict]) -> list[float]:
+    """The repeat penalties of the cells that computed something, smallest first; 1 is none."""
+    live = {row["variant"] for row in summary if row["method"] == "live"}
+    own = matrix.protocol["repeat_penalty"]
+    said = {matrix.variants.get(name, {}).get("repeat_penalty", own) for name in live}
+    return sorted(said or {own})
 
 
 def example(lead: Lead | None, summary: list[dict]) -> str | None:

@@ -14,7 +14,7 @@ from kvpeak.base.axes import AXES, Cell
 from kvpeak.base.columns import SPEEDS
 from kvpeak.base.numbers import percent
 from kvpeak.report.markdown import Markdown, escape, link
-from kvpeak.report.opening import ESTABLISHED, spell_effect
+from kvpeak.report.opening import ESTABLISHED, spell_effect, spell_single_speeds
 
 MIN_SHARE = 0.5  # of the variance: an axis with less does not decide
 MOST_TIMELINES = 200  # cells whose samples are read
@@ -38,19 +38,19 @@ def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
         )
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     parts += [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
+    parts += spell_single_speeds(comparison, effects)
     text = escape("; ".join(parts) or "no pair of cells was measured to the end")
     title = heading(comparison)
     return Markdown(f"{link(title, f'details.md#{title}')}: {text}.")
 
 
 def _peak(effect: Effect) -> str:
+    count, predicted = effect.counts, "" if effect.live else "replayed, a prediction: "
     if effect.pairs == 1:
-        predicted = "" if effect.live else "replayed, a prediction: "
-        return f"{predicted}one pair of cells, ratio {effect.ratio:.2f}"
-    count = f"{effect.below} of {effect.pairs} pairs lower, {effect.above} higher"
+        return f"{predicted}{count} (ratio {effect.ratio:.2f})"
     spread = f"ratios {effect.smallest:.2f} to {effect.largest:.2f}"
     if not effect.live:
-        return f"replayed, a prediction: {count} ({spread})"
+        return f"{predicted}{count} ({spread})"
     if effect.verdict == Verdict.NOT_TESTABLE:
         return f"{count} ({spread}; too few pairs to pool)"
     interval = f"pooled ratio {effect.ratio:.3g}, 95 % {effect.low:.3g} to {effect.high:.3g}"

@@ -1,7 +1,7 @@
 """What a finding does not prove, the weightiest first."""
 
 from kvpeak.analysis.comparisons import PRACTICAL
-from kvpeak.analysis.headline import is_lower_bound
+from kvpeak.analysis.headline import MISSED_MIB, is_lower_bound
 from kvpeak.analysis.results import repeats
 from kvpeak.analysis.setting import is_stock
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
@@ -10,6 +10,8 @@ from kvpeak.base.fields import split_texts
 from kvpeak.report.markdown import Markdown, code, escape, number
 
 DAMAGED_SHOWN = 12
+MOST_REASONS = 3  # for cells that do not run here, which finding.md names
+NARROW = ("commit", "model", "prompt")  # axes of which one name says nothing of others
 FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
 MOST_FLAGGED = (
     0.5  # a larger share of flagged cells says something of the machine, not of the cells
@@ -67,6 +69,15 @@ def _of_the_method(found: dict) -> list[Markdown]:
             f"The peaks of {number(len(sampled))} of {number(len(found['summary']))} cells were "
             "sampled: each is a lower bound, and a short peak can be missed."
         )
+    missed = [row for row in found["summary"] if row.get("missed_mib", 0) >= MISSED_MIB]
+    if missed:
+        worst = max(missed, key=lambda row: row["missed_mib"])
+        lines.append(
+            f"Of {number(len(missed))} of them it is known that the samples missed a short peak: "
+            "what the device holds beside the driver's pool, whose reserve is counted exactly, "
+            f"differs between a cell's processes by up to {number(worst['missed_mib'])} MiB "
+            f"({code(cell_path(worst))})."
+        )
     return [Markdown(line) for line in lines]
 
 
@@ -116,11 +127,24 @@ def _of_the_machine(found: dict) -> list[Markdown]:
         )
     if len(machines) == 1:
         day = ", on one day" if period and period["first"] == period["last"] else ""
-        lines.append(f"One machine{day}: other chips, systems and memory sizes may differ.")
+        units, more = _units(found)
+        lines.append(f"{units}{day}: other chips, systems and memory sizes may differ.{more}")
     elif machines:
         names = "; ".join(map(escape, machines))
         lines.append(f"The tables hold results of {len(machines)} machines: {names}.")
     return [Markdown(line) for line in lines]
+
+
+def _units(found: dict) -> tuple[str, str]:
+    """How many machines, or GPUs, of the one kind there were, and what follows from several."""
+    count = len(found["hardware"])
+    if count < 2:
+        return "One machine", ""
+    mixed = sum(len(split_texts(row["hardware"])) > 1 for row in found["summary"])
+    cuda = any(row["accelerator"] == "cuda" for row in found["summary"])
+    named = "GPUs of one kind, told apart by UUID" if cuda else "machines of one kind"
+    more = f" The processes of {number(mixed)} cells come from more than one." if mixed else ""
+    return f"{count} {named}", more
 
 
 def _of_the_setting(found: dict) -> list[Markdown]:
@@ -143,14 +167,38 @@ def _of_the_setting(found: dict) -> list[Markdown]:
             f"One {axis.replace('_', ' ')} was measured, {code(name)}: nothing is said about "
             "others."
         )
-    if len(found["comparisons"]) > 1:
-        first = found["comparisons"][0]
+    neighbours = found["neighbours"]
+    pairs, beside = (sum(each[name] for each in neighbours) for name in ("pairs", "beside"))
+    if beside < pairs:
+        told = "; ".join(
+            f"{escape(each['heading'])}: {each['beside']} of {each['pairs']}"
+            for each in neighbours
+            if each["beside"]
+        )
+        changed = "differ by what changed on the machine in between."
         lines.append(
-            f"Only the two sides of the first comparison, {first['axis'].replace('_', ' ')} "
-            f"{code(first['before'])} and {code(first['after'])}, were measured next to each "
-            "other: the speeds of the others also differ by what changed on the machine in between."
+            f"Only {number(beside)} of the {number(pairs)} pairs of cells whose speeds are "
+            f"compared were measured right after each other in every round ({told}): the speeds of "
+            f"the others also {changed}"
+            if beside
+            else "No two cells whose speeds are compared were measured right after each other in "
+            f"every round: their speeds also {changed}"
         )
     return [Markdown(line) for line in lines]
+
+
+def not_measured(found: dict) -> str:
+    """What a reader could take for measured and was not, in a sentence."""
+    names = [
+        f"any {axis} but {found['single'][axis]}" for axis in NARROW if axis in found["single"]
+    ]
+    cells = [
+        f"{number(entry['cells'])} of {number(found['planned'])} planned cells ({entry['reason']})"
+        for entry in found["not_here"][:MOST_REASONS]
+    ]
+    first, *others = [*(["other machines"] if len(found["machines"]) == 1 else []), *names, *cells]
+    text = "; ".join([first, *others])
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def _of_what_is_missing(found: dict) -> list[Markdown]:

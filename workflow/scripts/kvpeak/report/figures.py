@@ -12,6 +12,7 @@ from kvpeak.report.pairs import (
     label,
     largest,
     largest_panels,
+    one_process,
     panel,
     replayed,
     sampled,
@@ -199,7 +200,7 @@ def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
         alt=f"Parts of the peak, {where}. Kept free buffers: {spoken}.",
         caption=f"The peak of each cell ({where}). Live and kept bytes need not peak at the same "
         "moment: what is live beside the weights is at most that much, what is kept at least that "
-        "much." + sampled([pair]),
+        "much." + one_process(largest(near)) + sampled([pair]),
         svg=svg(figure),
     )
 

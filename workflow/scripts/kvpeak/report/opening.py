@@ -1,11 +1,13 @@
 """The first screen of a finding: the answer in a title and a few sentences, and one table."""
 
-from kvpeak.analysis.comparisons import Comparison
+import math
+
+from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.headline import is_lower_bound
-from kvpeak.analysis.lead import Lead, lead, spell_name
+from kvpeak.analysis.lead import Lead, caution, lead, spell_name, spell_peak
 from kvpeak.analysis.parts import PARTS
 from kvpeak.analysis.pooled import PEAK, Effect
-from kvpeak.analysis.results import Results, repeats, spell_outputs
+from kvpeak.analysis.results import Results
 from kvpeak.analysis.setting import is_stock
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
@@ -15,29 +17,59 @@ from kvpeak.report.markdown import Markdown, number
 
 MOST_ROWS = 8
 KEPT = 0.05  # a share of the peak that the title names
+FASTER_OF = {"ttft_ms": {Verdict.FASTER: "shorter", Verdict.SLOWER: "longer"}}  # of a time
 ESTABLISHED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
 
 
-def opening(results: Results, found: Lead, effects: list[Effect]) -> dict:
-    """The title and the sentences, plain text.
+def opening(
+    results: Results, compared: list[Comparison], found: Lead, effects: dict[str, list[Effect]]
+) -> dict:
+    """The title, and the answers to what a reader asks first: (question, answer), plain text.
 
     With a cell that ran as its engine runs by itself the answer begins with what that takes; then
-    comes the largest change that the data support, and once what happened to the speeds.
+    comes the largest change that the data support, what would lower the peak, and the price.
     """
-    stock = stock_row(results)
-    sentences = [found.sentence]
-    title = found.title
+    stock, pair = stock_row(results), found.pair
+    (comparison,) = [each for each in compared if pair and pair in each.pairs][:1] or [None]
+    answers = {}
     if stock:
-        title = _stock_title(stock)
-        sentences = [*_stock_sentences(stock), *([found.sentence] if found.pair else [])]
-    if found.pair:
-        sentences.append(spell_prices(effects))
-        sentences += [
-            f"{_cell(row)} {spell_outputs(row)}."
-            for row in (found.pair.before, found.pair.after)
-            if not repeats(row)
-        ]
-    return {"title": title, "sentences": sentences}
+        answers["What takes the memory?"] = _stock_sentence(stock)
+    lowers = pair and pair.before is stock and pair.peak_ratio < 1
+    answers["What would lower it?" if lowers else "What changes it most?"] = found.sentence
+    if stock and pair and not lowers:
+        answers["What would lower it?"] = _lowering(compared, stock)
+    if pair:
+        answers["At what price?"] = spell_prices(comparison, effects[comparison.slug], pair)
+        answers["How sure is this?"] = " ".join([_processes(pair), *caution(pair)])
+    return {"title": _stock_title(stock) if stock else found.title, "answers": answers}
+
+
+def _lowering(compared: list[Comparison], stock: dict) -> str:
+    """What of all that was compared with a stock cell takes the most off its peak."""
+    found = [
+        (other["peak_mib"], each.axis, other)
+        for each in compared
+        for pair in each.pairs
+        for one, other in ((pair.before, pair.after), (pair.after, pair.before))
+        if one is stock and pair.above_noise and other["peak_mib"] < stock["peak_mib"]
+    ]
+    if not found:
+        return "Nothing that was compared with this cell lowers its peak above the noise."
+    peak, axis, other = min(found, key=lambda each: each[0])
+    one, another = (spell_name(axis, row[axis]) for row in (stock, other))
+    return (
+        f"{another} instead of {one} ({axis.replace('_', ' ')}): "
+        f"{stock['peak_mib']:,.0f} → {peak:,.0f} MiB."
+    )
+
+
+def _processes(pair: Pair) -> str:
+    """How many processes the largest change rests on."""
+    counts = pair.rounds
+    if max(counts) == 1:
+        return "One process a side: how far these peaks repeat is not known from these data."
+    many = f"{counts[0]}" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]}"
+    return f"The peaks are medians of {many} processes a side, whose ranges do not meet."
 
 
 def stock_row(results: Results) -> dict | None:
@@ -49,48 +81,62 @@ def stock_row(results: Results) -> dict | None:
 
 
 def _stock_title(row: dict) -> str:
-    sampled = "a sampled " if is_lower_bound(row) else ""
+    least, bound = ("at least ", " (sampled)") if is_lower_bound(row) else ("", "")
     kept = row["parts"] and row["parts"][2]
     share = kept and kept / row["peak_mib"]
     more = f", {kept:,.0f} of it free memory that the pool keeps" if share and share > KEPT else ""
     return (
-        f"{row['model']} takes {sampled}{row['peak_mib']:,.0f} MiB on "
+        f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{bound} on "
         f"{int(row['prompt_tokens']):,} tokens as mlx-lm runs it{more}"
     )
 
 
-def _stock_sentences(row: dict) -> list[str]:
+def _stock_sentence(row: dict) -> str:
     low, high = row["peak_min_mib"], row["peak_max_mib"]
     spread = (
         "" if low == high else f" ({low:,.0f} to {high:,.0f} in {int(row['rounds'])} processes)"
     )
-    where = f"{row['commit']}, {row['model']}, {int(row['prompt_tokens']):,} tokens"
-    first = f"As mlx-lm runs it, {where}: a peak of {row['peak_mib']:,.0f} MiB{spread}"
+    first = (
+        f"As mlx-lm runs it, with {row['commit']}, {row['model']} peaks at {spell_peak(row)}"
+        f"{spread} on a prompt of {int(row['prompt_tokens']):,} tokens"
+    )
     if row["parts"]:
         weights, live, kept, rest = row["parts"]
         first += (
-            f". Of it {weights:,.0f} MiB are weights, at most {live:,.0f} other live arrays, at "
-            f"least {kept:,.0f} free memory that the pool keeps, and {rest:,.0f} the rest of the "
-            "process"
+            f". {_whole(row)} {weights:,.0f} MiB are weights, at most {live:,.0f} other live "
+            f"arrays, at least {kept:,.0f} free memory that the pool keeps, and {rest:,.0f} the "
+            "rest of the process"
         )
-    more = ["The peak was sampled: it is a lower bound."] if is_lower_bound(row) else []
-    return [f"{first}.", *more]
+    return f"{first}."
 
 
-def spell_prices(effects: list[Effect]) -> str:
-    """What happened to the speeds of a comparison, over all its pairs of cells, in one sentence."""
+def _whole(row: dict) -> str:
+    """What the parts of a cell's peak add up to, in words."""
+    whole = f"{sum(row['parts']):,.0f}"
+    if whole == f"{row['peak_mib']:,.0f}":
+        return "Of it"
+    return f"Of the {whole} MiB of one process, the one with the median peak,"
+
+
+def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> str:
+    """What happened to the speeds of a comparison: what is established over all its pairs of cells,
+    what is of single pairs, what is not, and what `pair` shows without a verdict.
+    """
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     if not speeds:
         return "Its speed was not measured."
     told = [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
     open_ones = [effect for effect in speeds if effect.verdict not in ESTABLISHED]
     text = f"Over all pairs of cells {' and '.join(told)}. " if told else ""
+    if single := ", ".join(spell_single_speeds(comparison, effects)):
+        text += f"{single[0].upper()}{single[1:]}. "
     if not open_ones:
         return text.strip()
     names = " and ".join(SPEEDS[effect.quantity][0] for effect in open_ones)
     few = all(effect.verdict == Verdict.NOT_TESTABLE for effect in open_ones)
     why = "there are too few cells and processes" if few else "cells and processes differ too much"
-    return f"{text}What it does to the speed of {names} is not established: {why}."
+    text += f"What it does to the speed of {names} is not established: {why}."
+    return " ".join([text, *_of_pair(pair)])
 
 
 def spell_effect(effect: Effect) -> str:
@@ -101,8 +147,43 @@ def spell_effect(effect: Effect) -> str:
     return f"{name} is {is_what} ({interval}, {effect.same_way} of {effect.pairs} pairs)"
 
 
-def _cell(row: dict) -> str:
-    return f"The cell {', '.join(row[axis] for axis in AXES)}"
+def _of_pair(pair: Pair) -> list[str]:
+    """What one pair shows of its speeds where no verdict is about all pairs."""
+    same = [SPEEDS[name][0] for name, each in pair.speeds.items() if each.verdict == Verdict.SAME]
+    shown = [
+        f"{SPEEDS[column][0]} {change.spelled} {SPEEDS[column][1]}"
+        for column, change in pair.speeds.items()
+        if change.verdict == Verdict.NOT_TESTABLE
+    ]
+    found = [f"In this pair the {Verdict.SAME}: {', '.join(same)}."] if same else []
+    return found + ([f"This pair, without a verdict: {', '.join(shown)}."] if shown else [])
+
+
+def spell_single_speeds(comparison: Comparison, effects: list[Effect]) -> list[str]:
+    """Of the speeds for which no effect is established over all pairs: in how many pairs a change
+    is, e.g. `time to first token is shorter in 3 of 3 pairs (most: 72 → 31 ms)`.
+    """
+    told = {effect.quantity for effect in effects if effect.verdict in ESTABLISHED}
+    if "prefill_tok_s" in told:
+        told.add("ttft_ms")  # most of it is the prefill
+    columns = [name for name in SPEEDS if name not in told]
+    return list(filter(None, (_single_speed(comparison, name) for name in columns)))
+
+
+def _single_speed(comparison: Comparison, column: str) -> str:
+    found = [pair.speeds[column] for pair in comparison.pairs if column in pair.speeds]
+    words = FASTER_OF.get(column, {})
+    parts = []
+    for verdict in (Verdict.FASTER, Verdict.SLOWER):
+        changes = [change for change in found if change.verdict == verdict]
+        if changes:
+            most = max(changes, key=lambda change: abs(math.log(change.ratio.value)))
+            name, unit = SPEEDS[column]
+            parts.append(
+                f"{name} is {words.get(verdict, verdict)} in {len(changes)} of {len(found)} pairs "
+                f"(most: {most.spelled} {unit})"
+            )
+    return " and ".join(parts)
 
 
 def where_table(results: Results, compared: list[Comparison]) -> Markdown:
@@ -121,14 +202,23 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     body = [
         [
             _label(row, shared),
-            Markdown(f"{'≥ ' * is_lower_bound(row)}{number(row['peak_mib'])}"),
+            Markdown(f"{'≥ ' * is_lower_bound(row)}{number(sum(row['parts']))}"),
             *map(number, row["parts"]),
         ]
         for row in rows
     ]
     names = ", ".join(spell_name(axis, rows[0][axis]) for axis in shared)
     header = [f"MiB ({names})" if names else "MiB", "peak", *PARTS]
-    return markdown.table([markdown.escape(header[0]), *header[1:]], body, " " + "r" * 5)
+    table = markdown.table([markdown.escape(header[0]), *header[1:]], body, " " + "r" * 5)
+    notes = []
+    if any(row["rounds"] > 1 for row in rows):
+        notes.append(
+            "A row is one process, so that its parts add up: of the cell's processes the one with "
+            "the median peak, of two in the middle the lower."
+        )
+    if any(map(is_lower_bound, rows)):
+        notes.append("≥: sampled, a lower bound; then the rest of the process is one too.")
+    return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
 
 
 def _label(row: dict, shared: list[str]) -> str:

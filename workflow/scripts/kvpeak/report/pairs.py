@@ -101,6 +101,13 @@ def sampled(pairs: list[Pair]) -> str:
     return " The peaks were sampled: each is a lower bound."
 
 
+def one_process(pairs: list[Pair]) -> str:
+    """Whose peak a cell's parts are; '' where each cell has one process."""
+    if max(max(pair.rounds) for pair in pairs) == 1:
+        return ""
+    return " A bar is one process: of the cell's the one with the median peak, of two the lower."
+
+
 def replayed(pairs: list[Pair]) -> str:
     """What the peak of a replayed cell is; '' without one."""
     if all(pair.live for pair in pairs):

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from kvpeak.analysis.comparisons import Comparison, Pair, peak_range
 from kvpeak.analysis.headline import is_lower_bound
-from kvpeak.analysis.lead import lead
+from kvpeak.analysis.lead import caution, lead
 from kvpeak.analysis.pooled import PEAK, Effect
 from kvpeak.analysis.results import repeats
 from kvpeak.analysis.verdicts import Verdict
@@ -38,6 +38,7 @@ def comparison_section(
     chosen = {id(pair) for pair in largest}
     shown = [pair for pair in both if id(pair) in chosen]
     found = lead(comparison)
+    cautions = caution(found.pair) if found.pair else []
     return {
         "heading": heading(comparison),
         "axis": comparison.axis,
@@ -46,7 +47,7 @@ def comparison_section(
         "slug": comparison.slug,
         "line": comparison_line(comparison, list(effects)),
         "effects": list(map(effect_row, effects)),
-        "found": f"{found.sentence} {found.speeds}".strip(),
+        "found": " ".join(filter(None, [found.sentence, *cautions, found.speeds])),
         "replayed": any(not pair.live for pair in both),
         "table": _table(comparison, both, shown, mark),
         "pairs": len(shown),
@@ -65,6 +66,7 @@ def effect_row(effect: Effect) -> list:
     interval = "–" if effect.low is None else f"{effect.low:.3f} to {effect.high:.3f}"
     p = "–" if effect.p is None else f"{effect.p:.2g}"
     pairs = f"{effect.below} below 1, {effect.above} above, of {effect.pairs}"
+    pairs = effect.counts if effect.quantity == PEAK else pairs
     return [name, f"{effect.ratio:.3f}", interval, pairs, p, str(effect.verdict)]
 
 

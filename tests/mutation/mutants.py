@@ -50,7 +50,7 @@ PYTEST = (
 # take long and see nothing that the others do not: what pytest is called with, in tests/.
 MODULES = {
     "analysis/aggregate": "test_aggregate.py",
-    "analysis/claims": "test_claims.py",
+    "analysis/claims": "test_claim_groups.py",
     "analysis/comparisons": "test_comparisons.py",
     "analysis/fits": "test_fits.py -k 'not command and not one_line'",
     "analysis/growth": "test_growth.py",

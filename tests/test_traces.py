@@ -218,6 +218,105 @@ def test_fused_attention_asks_for_no_scores():
         assert not roles & {"scores", "scaled", "masked", "probabilities", "k_repeated"}
 
 
+def alive(model: str, work: Workload, phase: str, at: str, nth: int = 0) -> set[str]:
+    """What a layer of the nth pass of a phase has requested and not dropped when it asks for the
+    tensor `at`.
+    """
+    passes = [
+        block
+        for block in candle_trace(find_shapes(model), work)
+        if block.phase == phase and len(block.layers) > 1
+    ]
+    live: set[str] = set()
+    for event in passes[nth].script.events:
+        if event.kind in REQUESTS:
+            if event.tensor == at:
+                return live
+            live.add(event.tensor)
+        elif event.kind in ("free", "rename"):
+            live.discard(event.tensor)
+    raise AssertionError(f"{at} is not asked for")
+
+
+HEADS = {"norm", "q_rope", "q_proj", "k_proj", "attention"}  # of qwen2, after its attention
+REPEATED = {"k_repeated", "v_repeated"}
+
+
+@pytest.mark.parametrize(
+    ("kv_cache", "phase", "held"),
+    [
+        ("cat", "prefill", set()),  # k and v became the cache
+        ("cat", "decode", {"k_rope", "v_proj"}),  # joined to it, and held by the caller
+        ("cat-contiguous", "prefill", set()),
+        ("cat-contiguous", "decode", {"k_rope", "v_proj"}),
+        ("prealloc", "prefill", {"k_cache", "v_cache"}),  # made in the first pass
+        ("prealloc", "decode", set()),
+    ],
+)
+def test_what_qwen2_holds_until_the_output_projection(kv_cache, phase, held):
+    """v is dropped when it was copied, and k and v when a prealloc cache took them in."""
+    work = Workload(65, kv_cache, 3, runs=1, capacity=80)
+    rows = {"attention_rows"} if phase == "prefill" else set()
+    assert alive(MODELS[1], work, phase, "o_proj") == HEADS | REPEATED | rows | held
+    before_scores = HEADS - {"attention"} | REPEATED | held
+    assert alive(MODELS[1], work, phase, "scores") == before_scores
+
+
+def test_a_later_chunk_of_qwen2_holds_what_it_joined():
+    work = Workload(65, "cat-contiguous", 1, runs=1, prefill_chunk=32)
+    held = {"k_rope", "v_copy", "attention_rows"}
+    assert alive(MODELS[1], work, "prefill", "o_proj", nth=1) == HEADS | REPEATED | held
+
+
+@pytest.mark.parametrize(
+    ("kv_cache", "phase", "held"),
+    [
+        ("cat", "prefill", {"q_copy", "k_copy"}),
+        ("cat", "decode", {"v_proj"}),  # the joined k takes the place of the new one
+        ("cat-contiguous", "prefill", {"q_copy", "k_copy", "v_proj"}),
+        ("cat-contiguous", "decode", {"k_rope", "v_proj"}),
+        (
+            "prealloc",
+            "prefill",
+            {"q_copy", "k_copy", "v_proj", "v_copy", "k_rope", "k_cache", "v_cache"},
+        ),
+        ("prealloc", "decode", {"k_rope", "v_proj"}),
+    ],
+)
+def test_what_llama_holds_until_the_output_projection(kv_cache, phase, held):
+    work = Workload(65, kv_cache, 3, runs=1, capacity=80)
+    rows = {"attention_rows"} if phase == "prefill" else set()
+    assert alive(MODELS[3], work, phase, "o_proj") == HEADS | REPEATED | rows | held
+
+
+@pytest.mark.parametrize(
+    ("kv_cache", "phase", "less", "more"),
+    [
+        ("cat", "prefill", {"k_rope", "v_copy"}, set()),
+        ("cat", "decode", {"q_copy", "k_copy", "v_copy", "masked", "attention_rows"}, set()),
+        ("prealloc", "prefill", set(), {"k_cache", "v_cache"}),
+        ("prealloc", "decode", {"q_copy", "k_copy", "v_copy", "masked", "attention_rows"}, set()),
+    ],
+)
+def test_a_quantised_model_holds_everything_until_the_output_projection(
+    kv_cache, phase, less, more
+):
+    work = Workload(65, kv_cache, 3, runs=1, capacity=80)
+    every = {f"{name}_{made}" for name in "qkv" for made in ("matmul", "proj", "copy")}
+    every |= {"norm", "q_rope", "k_rope", "scaled", "masked", "probabilities", "attention"}
+    every |= REPEATED | {"attention_rows"}
+    assert alive(MODELS[2], work, phase, "o_proj") == every - less | more
+
+
+def test_a_long_prompt_in_one_piece_has_no_old_tokens_to_mask():
+    roles = {
+        request.role
+        for request in requests(candle_trace(find_shapes(MODELS[1]), Workload(300, "cat", 1)))
+    }
+    assert "mask_new" in roles
+    assert not roles & {"mask_old", "mask_joined"}
+
+
 def joined(model: str, work: Workload, **shape) -> list[int]:
     """The bytes of every v that is joined in the first layer."""
     trace = candle_trace(replace(find_shapes(model), **shape), work)

@@ -452,6 +452,176 @@ def test_growth_law_beside_large_constants(load):
     assert judging.evaluate(claim, Results(plan, summary, {}))[0].verdict == "fails"
 
 
+def law_results(cells: dict[int, float], other: dict[int, float] | None = None) -> Results:
+    """Peaks by prompt tokens of one kind of cell, without a cap; with `other` those at 32MiB."""
+    summary = {}
+    for cap, peaks in (("none", cells), ("32MiB", other or {})):
+        for tokens, mib in peaks.items():
+            cell = ("mlx-0.32.4", "tiny", f"p{tokens}", "cat", cap, "default")
+            ended = {"outcome": "oom"} if mib is None else {"outcome": "ok", "peak_mib": mib}
+            summary[cell] = ended | {"prompt_tokens": tokens}
+    return Results(dict.fromkeys(summary, ""), summary, {})
+
+
+@pytest.fixture
+def judge_law(load):
+    """The verdict of a law on such results."""
+
+    def judge(results: Results, **entry):
+        entry = {"claim": "a", "source": "b", "kind": "growth-law", "column": "peak_mib"} | entry
+        (claim,) = load({"of": {"cap": "none"}} | entry, plan=results.plan)
+        (found,) = judging.evaluate(claim, results)
+        return found.verdict, found.detail
+
+    return judge
+
+
+LENGTHS = (1000, 2000, 3000, 4000, 5000)
+
+
+@pytest.mark.parametrize(
+    ("peaks", "leading", "verdict", "part"),
+    [
+        # 0.1 T and 1e-5 T²: at 5,000 tokens 500 and 250 MiB
+        ([0.1 * t + 1e-5 * t * t for t in LENGTHS], "T2", "fails", "33 %"),
+        ([0.1 * t + 1e-5 * t * t for t in LENGTHS], "T", "holds", "67 %"),
+        # a noise of 100 MiB: what grows is all T2, and its interval has zero in it
+        ([400, 180, 410, 200, 430], "T2", "not testable", None),
+        # falls: the interval lies below zero
+        ([900 - 1e-5 * t * t for t in LENGTHS], "T2", "fails", None),
+    ],
+)
+def test_a_law_holds_where_its_leading_term_is_sure_and_makes_up_most(
+    judge_law, peaks, leading, verdict, part
+):
+    terms = ["1", "T2"] if part is None else ["T", "T2"]
+    results = law_results(dict(zip(LENGTHS, map(float, peaks), strict=True)))
+    found, detail = judge_law(results, leading=leading, terms=terms)
+    assert found == verdict, detail
+    if part:
+        assert f"; {leading} makes up {part} of what grows at 5,000 tokens" in detail
+    assert detail.endswith("; needs at least 6 lengths") == (verdict == "not testable")
+
+
+@pytest.mark.parametrize(("of", "to", "sign"), [("none", "32MiB", 1), ("32MiB", "none", -1)])
+def test_a_law_of_a_difference_is_of_the_cell_less_the_one_it_is_compared_to(
+    judge_law, of, to, sign
+):
+    results = law_results(
+        {tokens: 100 + 0.3 * tokens for tokens in LENGTHS},
+        {tokens: 60 + 0.1 * tokens for tokens in LENGTHS},
+    )
+    entry = {"of": {"cap": of}, "to": {"cap": to}, "leading": "T", "terms": ["1", "T"]}
+    verdict, detail = judge_law(results, **entry)
+    assert verdict == ("holds" if sign > 0 else "fails")
+    number = "0.2" if sign > 0 else "-0.2"
+    assert f"T: {number} ({number} to {number})" in detail
+
+
+def test_a_law_of_one_measured_length_is_not_measured(judge_law):
+    peaks = {1000: 5.0, 2000: None, 3000: None}
+    assert judge_law(law_results(peaks), leading="T2")[0] == "not measured here"
+    peaks[2000] = 6.0
+    assert judge_law(law_results(peaks), leading="T2") == (
+        "not testable",
+        "not testable with 2 lengths for 3 terms; needs at least 4 lengths; "
+        "not counted: ended with oom (p3000)",
+    )
+
+
+def test_cells_that_are_missing_for_two_reasons_name_both(judge, small):
+    cell = ("mlx-0.32.4", "tiny", "alice-2048", "cat", "32MiB", "default")
+    fewer = {name: row for name, row in small.summary.items() if name != cell}
+    entry = {"kind": "ratio", "of": {"prompt": "alice-2048", "kv_cache": "cat", "cap": "32MiB"}}
+    entry |= {"to": {"cap": "none"}, "column": "peak_mib", "at_most": 1}
+    found = judge(entry, Results(small.plan, fewer, small.processes))
+    assert found["tiny"] == ("not measured here", "not run yet (32MiB); ended with oom (none)")
+
+
+def test_a_folded_claim_of_nothing_measured_has_no_fold(judge):
+    found = judge(SPREAD | {"of": {"model": "large"}, "fold": True})
+    assert found == {
+        "alice-512, none; alice-512, 32MiB": (
+            "not measured here",
+            "needs a GPU (Metal or CUDA): this machine has none",
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("peak", "tolerance", "verdict"),
+    [
+        (428.0, 0, "holds"),  # no spread at all
+        (428.5, 0.1, "fails"),  # 0.428 are allowed
+        (428.5, 0.2, "holds"),
+        (440.5, 2.95, "holds"),  # 12.5 of 12.626
+        (440.5, 2.9, "fails"),
+    ],
+)
+def test_a_spread_is_held_against_the_smallest(judge, small, peak, tolerance, verdict):
+    cell = ("mlx-0.32.4", "tiny", "alice-512", "cat", "32MiB", "default")
+    summary = small.summary | {cell: small.summary[cell] | {"peak_footprint_mib": peak}}
+    entry = SPREAD | {"of": {"prompt": "alice-512", "cap": "32MiB"}, "tolerance_pct": tolerance}
+    found = judge(entry, Results(small.plan, summary, small.processes))
+    assert found["tiny"][0] == verdict
+
+
+@pytest.mark.parametrize(
+    ("grown_kib", "margin", "verdict"),
+    [(64, None, "fails"), (0, None, "holds"), (64, 100, "holds"), (3, None, "holds")],
+)
+@pytest.mark.parametrize("held", ["rss", "pool"])
+def test_memory_that_grows_with_every_request_fails(judge, small, grown_kib, margin, verdict, held):
+    cell = ("mlx-0.32.4", "tiny", "alice-512", "cat", "none", "default")
+    other = "pool" if held == "rss" else "rss"
+    turns = [
+        {
+            "turn": turn,
+            "warmup": False,
+            f"held_{held}_mib": 100 + turn * grown_kib / 1024,
+            f"held_{other}_mib": 5.0 * turn,
+        }
+        for turn in range(64)
+    ]
+    entry = {"kind": "no-growth", "of": {"model": "tiny", "prompt": "alice-512", "cap": "none"}}
+    entry |= {"held": held} | ({"margin_kib": margin} if margin else {})
+    entry["of"] |= {"kv_cache": "cat"}
+    results = Results(small.plan, small.summary, small.processes, turns={cell: turns})
+    ((found, detail),) = judge(entry, results).values()
+    assert found == verdict
+    slope = f"{grown_kib:.2f}"
+    assert detail == (
+        f"slope {slope} KiB a request (95 % {slope} to {slope}), over the later half of 64; "
+        f"margin {margin or 4} KiB"
+    )
+
+
+def test_a_few_requests_do_not_tell_whether_memory_grows(judge):
+    entry = {"kind": "no-growth", "of": {"prompt": "alice-512", "kv_cache": "cat", "cap": "none"}}
+    assert judge(entry)["tiny"] == ("not testable", "0 requests in a run; needs at least 32")
+
+
+@pytest.mark.parametrize(
+    ("expected", "tolerance", "verdict", "off"),
+    [
+        (1000, 0, "holds", "0.0 %"),
+        (990, 1, "fails", "+1.0 %"),
+        (990, 1.02, "holds", "+1.0 %"),
+        (1010, 1, "holds", "−1.0 %"),
+        (1011, 1, "fails", "−1.1 %"),
+    ],
+)
+def test_a_value_may_lie_on_either_side(judge, expected, tolerance, verdict, off):
+    cell = {"model": "tiny", "prompt": "alice-512", "kv_cache": "cat", "cap": "none"}
+    entry = {"kind": "value", "of": cell, "column": "peak_mib", "expected": expected}
+    found, detail = judge(entry | {"tolerance_pct": tolerance})[""]
+    assert found == verdict
+    assert detail == (
+        f"1,000.0 (998.0 to 1,001.0 in 4 processes), expected {expected:,}.0 ({off}); "
+        f"± {tolerance} %"
+    )
+
+
 # The project's own claims.
 
 

@@ -66,7 +66,7 @@ MODULES = {
     "live/generation": "test_generation.py -k 'llama or not any_model and not one_pass'",
     "replay/family": "test_traces.py",
     "replay/llama": "test_traces.py",
-    "replay/longest": "test_predict.py -k longest",
+    "replay/longest": "test_longest.py",
     "replay/pools": "test_pools.py",
     "replay/quantized_qwen2": "test_traces.py",
     "replay/qwen2": "test_traces.py",

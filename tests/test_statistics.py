@@ -1,9 +1,12 @@
 """The statistics against SciPy, against numbers worked out by hand, and by simulation (seeded)."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from scipy.optimize import brentq
 
 from kvpeak.analysis import statistics
 
@@ -57,6 +60,22 @@ def test_a_large_sample_gives_the_interval_of_welch():
     assert ratio.high == pytest.approx(ratio.value * np.exp(1.966 * error), rel=0.003)
 
 
+def test_the_interval_is_that_of_all_256_resamples_of_four_values():
+    """Beside a side without spread: 4 of the resamples take one value four times, and have no
+    error at all. Their pivot is infinite, with the sign of what they differ by.
+    """
+    of, to = np.array([10.0, 11, 12, 14]), np.full(4, 8.0)
+    every = np.array(list(itertools.product(of, repeat=4)))
+    error = of.std(ddof=1) / of.mean() / 2
+    with np.errstate(divide="ignore"):
+        pivots = np.log(every.mean(1) / of.mean()) / (every.std(1, ddof=1) / every.mean(1) / 2)
+    low, high = np.quantile(pivots, [0.025, 0.975], method="closest_observation")
+    ratio = statistics.ratio_of_means(of, to)
+    assert ratio.value == of.mean() / 8
+    assert ratio.low == pytest.approx(ratio.value * np.exp(-high * error), rel=0.02)
+    assert ratio.high == pytest.approx(ratio.value * np.exp(-low * error), rel=0.02)
+
+
 def test_the_interval_of_the_inverse_ratio_is_the_inverse_interval():
     of, to = [10.0, 11, 12, 13, 11], [7.0, 8, 8, 9, 7]
     one, other = statistics.ratio_of_means(of, to), statistics.ratio_of_means(to, of)
@@ -83,6 +102,69 @@ def test_an_interval_across_the_margin_is_neither_inside_nor_outside():
     ratio = statistics.Ratio(1.04, 1.0, 1.08, (5, 5))
     assert not ratio.inside(0.95, 1.05) and not ratio.outside(0.95, 1.05)
     assert ratio.outside(0.5, 0.9) and ratio.inside(1.0, 1.08)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "inside", "outside"),
+    [
+        (0.9, 1.1, True, False),
+        (0.91, 1.1, False, False),
+        (0.9, 1.09, False, False),
+        (0.5, 2.0, True, False),
+        (1.1, 2.0, False, False),  # they meet
+        (1.11, 2.0, False, True),
+        (0.5, 0.9, False, False),
+        (0.5, 0.89, False, True),
+    ],
+)
+def test_an_interval_that_touches_a_bound_is_inside_and_not_outside(low, high, inside, outside):
+    ratio = statistics.Ratio(1.0, 0.9, 1.1, (5, 5))
+    assert (ratio.inside(low, high), ratio.outside(low, high)) == (inside, outside)
+
+
+def test_a_ratio_is_spelled_with_its_interval_and_its_processes():
+    assert statistics.Ratio(1.0031, 0.981, 1.0259, (5, 6)).spelled() == (
+        "1.003 (0.981 to 1.026), n = 5 and 6"
+    )
+    assert statistics.Ratio(1.0031, None, None, (3, 6)).spelled(2) == "1.00, n = 3 and 6"
+
+
+def test_half_a_mean_s_interval_is_student_s():
+    """Of 10, 12 and 14: 4.3027 times 2 / √3."""
+    assert statistics.half_width([10, 12, 14]) == pytest.approx(4.30265 * 2 / 3**0.5, rel=1e-5)
+    assert statistics.half_width([10, 12]) is None
+    assert statistics.half_width([5, 5, 5, 5]) == 0
+
+
+@pytest.mark.parametrize(
+    ("of", "to", "low", "high"),
+    [
+        ([100.0, 130, 70, 100], [50.0, 55, 45], 0.95, 1.05),
+        ([100.0, 130, 70, 100], [95.0, 140, 80], 0.8, 1.2),
+        ([90.0, 96, 84], [100.0, 101, 99], 0.95, 1.05),
+        ([102.0, 96, 108], [100.0, 101, 99], 0.95, 1.05),
+    ],
+)
+def test_the_number_of_processes_is_the_first_whose_interval_leaves_the_bounds_alone(
+    of, to, low, high
+):
+    def half(n: int) -> float:
+        spread = np.hypot(np.std(of, ddof=1) / np.mean(of), np.std(to, ddof=1) / np.mean(to))
+        return stats.t.ppf(0.975, 2 * n - 2) * spread / n**0.5
+
+    value = np.log(np.mean(of) / np.mean(to))
+    room = min(abs(value - np.log(bound)) for bound in (low, high))
+    least = max(4, len(to) + 1, len(of) if len(of) < len(to) else 0)
+    expected = next(n for n in range(least, 1001) if half(n) <= room)
+    assert statistics.processes_to_tell(of, to, low, high, 0.05) == expected
+
+
+@pytest.mark.parametrize(("more", "needed"), [(-1e-6, 1000), (1e-6, None)])
+def test_no_more_than_a_thousand_processes_are_proposed(more, needed):
+    """Two values around one, whose spread leaves just room enough at a thousand."""
+    spread = np.log(1.05) * 1000**0.5 / stats.t.ppf(0.975, 1998) * (1 + more)
+    of = 1 + np.array([-1, 1]) * spread / 2**0.5
+    assert statistics.processes_to_tell(of, [1.0, 1.0], 0.95, 1.05, 0.05) == needed
 
 
 def test_how_many_processes_it_takes_to_tell():
@@ -153,6 +235,8 @@ def test_a_rank_test_of_three_against_three_cannot_reach_significance():
     assert statistics.smallest_rank_p(3, 3) == pytest.approx(0.1)
     assert stats.mannwhitneyu(low, high).pvalue == pytest.approx(0.1)
     assert statistics.rank_test(low, high) is None
+    assert statistics.smallest_rank_p(1, 1) == 1
+    assert statistics.processes_for_rank_test(0.1) == 3
     assert statistics.processes_for_rank_test(0.05) == 4
     assert statistics.processes_for_rank_test(0.05 / 10) == 6
 
@@ -174,6 +258,22 @@ def test_outliers_are_far_in_spread_and_in_practice():
     assert statistics.outliers([100, 101, 99, 100, 101, 70]).tolist() == [False] * 5 + [True]
     assert not statistics.outliers([100.0] * 5 + [102.0]).any()  # far in spread only
     assert not statistics.outliers([80, 100, 120, 140, 90, 110]).any()  # far in practice only
+
+
+@pytest.mark.parametrize(("n", "critical"), [(6, 1.973), (10, 2.482), (20, 3.001)])
+def test_far_is_beyond_the_critical_values_of_grubbs_table(n, critical):
+    """Two-sided at 1 %; the distance from the mean in standard deviations."""
+    others = 100 + np.resize([-5.0, 5], n - 1)
+
+    def distance(value: float) -> float:
+        values = np.append(others, value)
+        return (value - values.mean()) / values.std(ddof=1)
+
+    for wanted, flagged in ((critical - 0.004, False), (critical + 0.004, True)):
+        value = brentq(lambda x, wanted=wanted: distance(x) - wanted, 100, 1e5)
+        assert statistics.outliers([*others, value]).tolist() == [False] * (n - 1) + [flagged]
+        mirrored = 200 - np.append(others, value)
+        assert statistics.outliers(mirrored).tolist() == [False] * (n - 1) + [flagged]
 
 
 def test_in_fewer_than_six_values_none_is_far_off():

@@ -551,6 +551,12 @@ def test_the_fused_kernel_takes_two_passes_from_1024_keys_on():
     assert scratch == 3 * step  # over 1,024, 1,025 and 1,026 keys
 
 
+def test_the_fused_kernel_needs_no_second_pass_for_many_tokens():
+    work = Workload(1100, "cat", 1, runs=1, attention="fused")
+    roles = {request.role for request in requests(candle_trace(find_shapes(MODELS[1]), work))}
+    assert not [role for role in roles if role.startswith("sdpa")]
+
+
 def test_qwen2_joins_zeros_for_the_old_tokens_to_a_later_chunk_s_mask():
     work = Workload(300, "cat", 1, runs=1, prefill_chunk=128)
     old = [

@@ -55,7 +55,7 @@ def test_macos_decides_by_its_own_pressure():
 NO_GUARD = Guard(held_mib=1e6, floor_mib=0)
 START = 1000.0  # of the clock, which may begin anywhere
 EVENTS = (
-    (0.1, {"event": "started", "versions": {}, "device": {}, "cap_bytes": None}),
+    (0.123456, {"event": "started", "versions": {}, "device": {}, "cap_bytes": None}),
     (
         0.25,
         {
@@ -69,7 +69,12 @@ EVENTS = (
     (0.5, {"event": "run_started", "run": 0, "warmup": False}),
     (0.75, {"event": "prefilled", "run": 0}),
 )
-PHASES = [("start", 0, 0.1), ("load", 0.1, 0.25), ("idle", 0.25, 0.5), ("prefill-0", 0.5, 0.75)]
+PHASES = [
+    ("start", 0, 0.1235),
+    ("load", 0.1235, 0.25),
+    ("idle", 0.25, 0.5),
+    ("prefill-0", 0.5, 0.75),
+]
 
 
 def line(event: dict) -> bytes:
@@ -227,7 +232,8 @@ def test_a_phase_ends_where_the_next_begins_and_the_last_when_the_process_does(w
     for (_, *times), (_, *due) in zip(found, expected, strict=True):
         assert times == pytest.approx(due, abs=0.021)
     assert [end for *_, end in found[:-1]] == [start for _, start, _ in found[1:]]
-    assert [event["t_s"] for event in seen.conversation.events] == [t for t, _ in EVENTS]
+    assert [event["t_s"] for event in seen.conversation.events] == [0.1235, 0.25, 0.5, 0.75]
+    assert [start for _, start, _ in found] == [0, 0.1235, 0.25, 0.5, 0.75]
     assert [phase for _, phase in seen.shown if isinstance(phase, str)] == [p for p, *_ in expected]
     assert seen.stopped is None
 
@@ -340,15 +346,32 @@ def test_without_a_limit_it_may_take_as_long_as_it_takes(watched):
     assert watched(Engine(5.0), timeout_s=6).stopped is None
 
 
+def test_it_may_take_exactly_as_long_as_its_limit(watched):
+    engine = Engine(9.0, [(0.5, b"")])
+    watched(engine, timeout_s=0.5)
+    assert 0.5 < engine.now < 0.53
+
+
+@pytest.mark.parametrize(("allowed", "why"), [(20, "timeout"), (9, "guard")])
+def test_what_it_had_to_say_when_it_was_stopped_counts(watched, allowed, why):
+    """It grows from 5 to 10 MiB after 0.2 seconds, and would end after nine."""
+    engine = Engine(9.0, [(0.123456, line(EVENTS[0][1]))], held=lambda t: 10.0 if t > 0.2 else 5.0)
+    engine.at_end = line(EVENTS[1][1])
+    seen = watched(engine, Guard(held_mib=allowed, floor_mib=0), timeout_s=0.5)
+    assert seen.stopped[0] == why
+    assert [event["event"] for event in seen.conversation.events] == ["started", "loaded"]
+    assert [phase["phase"] for phase in seen.phases] == ["start", "load", "idle"]
+
+
 def test_garbage_stops_it_and_is_kept(watched):
     writes = [(0.1, line(EVENTS[0][1])), (0.3, b"Segmentation fault\n" + line(EVENTS[1][1]))]
     engine = Engine(9.0, writes)
-    engine.at_end = b"more\n"
+    engine.at_end = line(EVENTS[1][1])  # in its turn, but after the garbage nothing counts
     seen = watched(engine, grace_s=3.0)
     assert seen.stopped == ("garbled", "not a JSON event: Segmentation fault")
     assert engine.stops == [3.0]
     assert len(seen.conversation.events) == 1
-    assert seen.raw == b"".join(data for _, data in writes) + b"more\n"
+    assert seen.raw == b"".join(data for _, data in writes) + line(EVENTS[1][1])
 
 
 def test_the_first_reason_to_stop_stands(watched):

@@ -10,6 +10,7 @@ import yaml
 
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import Unsupported, UserError
+from kvpeak.experiment import workloads
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.mistral import asked, loading
 from kvpeak.mistral.text import answer_ids, prompt_text
@@ -51,6 +52,27 @@ def test_what_mistral_rs_cannot_be_told_is_unsupported(options):
 def test_a_model_that_is_not_in_files_is_unsupported(model):
     with pytest.raises(Unsupported, match=r"mistral.rs reads weights"):
         asked.check_model(model)
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ({"batch": 2}, "batch: this engine measures turns and repeat"),
+        ({"shared_prefix": 9}, "shared_prefix: this engine measures"),
+        ({"turns": [[3, 4]], "keep": "trim"}, "cannot be told to take an answer back"),
+        ({"turns": [[3, 4]], "keep": "all"}, "measured without a penalty"),
+    ],
+)
+def test_a_workload_that_mistral_rs_cannot_be_told_is_unsupported(workload, message):
+    with pytest.raises(Unsupported, match=message):
+        asked.check_workload(workload, PROTOCOL)
+
+
+def test_the_prefix_cache_is_on_for_a_session_that_is_kept_and_for_nothing_else():
+    kept, thrown = ({"turns": [[3, 4]], "keep": keep} for keep in ("all", "none"))
+    for workload, own in ((kept, 16), (thrown, 0), ({"repeat": 3}, 0), (None, 0)):
+        asked.check_workload(workload, PROTOCOL | {"repeat_penalty": 1})
+        assert asked.prefixes(workload) == own
 
 
 def encode(text: str) -> list[int]:
@@ -157,3 +179,36 @@ def test_a_variants_penalty_takes_the_place_of_the_protocols():
     assert request["protocol"]["repeat_penalty"] == 1
     assert "repeat_penalty" not in request["options"]
     assert matrix().request(cell(variant="penalty"))["protocol"]["repeat_penalty"] == 1.1
+
+
+WORKLOADS = {
+    "kept": {"turns": [{"tokens": 9, "times": 3}]},
+    "trimmed": {"turns": [{"tokens": 9, "times": 3}], "keep": "trim"},
+    "requests": {"tokens": 9, "repeat": 5},
+    "batch": {"tokens": 9, "batch": 2},
+    "shared": {"tokens": 9, "shared_prefix": 4},
+}
+
+
+def test_the_plan_says_which_workloads_are_not_for_mistral_rs(monkeypatch):
+    monkeypatch.setenv("KVPEAK_ACCELERATOR", "cpu")
+    once = {"warmup": 0, "recorded": 1}
+    planned = matrix(prompts=WORKLOADS, protocol=once)
+
+    def reason(prompt: str, found: Matrix = planned) -> str:
+        names = ("m", "smollm2-135m-instruct", prompt, "own", "none", "stock")
+        return found.reason_not_here(Cell(*names))
+
+    assert (reason("kept"), reason("requests")) == ("", "")
+    assert "cannot be told to take an answer back" in reason("trimmed")
+    assert "decides itself which requests it puts together" in reason("batch")
+    assert "can be neither saved nor emptied" in reason("shared")
+    twice = matrix(prompts=WORKLOADS, protocol=once | {"recorded": 2})
+    assert "a second run would find the first one's turns" in reason("kept", twice)
+
+
+@pytest.mark.parametrize("engine", ["candle-replay", "command"])
+def test_engines_of_one_prompt_have_no_workloads(engine):
+    for entry in WORKLOADS.values():
+        assert "not applicable: engine" in workloads.not_applicable(engine, entry)
+    assert workloads.not_applicable(engine, {"tokens": 9}) == ""

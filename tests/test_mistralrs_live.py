@@ -105,6 +105,31 @@ def test_float32_weights_give_the_tokens_of_mlx(release, folder, tmp_path):  # n
     assert len(set(tokens)) > 1
 
 
+def session(python: Path, model: Path, at: Path, keep: str) -> list[dict]:
+    """The turns of one session: 12, 6 and 6 tokens of the prompt, four generated after each."""
+    at.mkdir()
+    workload = {"turns": [[12, 4], [6, 4], [6, 4]], "keep": keep}
+    prompt = {"tokens": TOKENS, "path": str(at / "prompt.json"), "workload": workload}
+    protocol = {"warmup": 1, "recorded": 1, "generate": 4, "ignore_eos": True}
+    protocol |= {"repeat_penalty": 1.0, "repeat_window": 64}
+    conversation = run(python, model, at, prompt=prompt, protocol=protocol)
+    started = [event for event in conversation.events if event["event"] == "turn_started"]
+    assert [event["turn"] for event in started] == 2 * [1, 2, 3]
+    return conversation.runs[0]["parts"]
+
+
+def test_a_kept_session_answers_the_same_and_holds_what_it_keeps(release, folder, tmp_path):  # noqa: F811
+    _, python = release
+    kept, thrown = (session(python, folder, tmp_path / keep, keep) for keep in ("all", "none"))
+    assert [part["tokens_sha256"] for part in kept] == [part["tokens_sha256"] for part in thrown]
+    assert None not in [part["tokens_sha256"] for part in kept]
+    counts = [part["prompt_tokens"] for part in kept]
+    assert counts == [part["prompt_tokens"] for part in thrown]
+    assert counts[0] == 12 and counts == sorted(set(counts))
+    grown = [parts[-1]["held_rss_mib"] - parts[0]["held_rss_mib"] for parts in (kept, thrown)]
+    assert grown[0] > grown[1] + 8  # MiB; each kept sequence has a cache of 512 tokens
+
+
 def test_the_wheel_was_built_with_the_candle_of_the_table(release):
     version, python = release
     (library,) = (python.parents[1] / "lib").glob("python*/site-packages/mistralrs/*.so")

@@ -48,8 +48,19 @@ def test_requests_that_hold_more_each_time_are_said_to_grow():
 
 def test_a_session_grows_with_its_text_and_is_called_no_leak():
     section = workloads_section(results())
-    assert "301.0 | 305.0 | 306.0" in section["turns"]
+    assert "allocator | 301.0 | 305.0 | 306.0" in section["turns"]
     assert not any("session" in line for line in section["sentences"])
+
+
+def test_an_engine_without_an_allocator_is_shown_by_its_process():
+    cell = ("mistralrs", *SESSION[1:3], "own", "default", "stock")
+    unknown = {"held_pool_mib": None, "peak_pool_mib": None}
+    rows = [turn(n, 0) | unknown | {"held_rss_mib": 300.0 + 11 * n} for n in range(1, 65)]
+    found = Results({cell: ""}, {cell: {"outcome": "ok"}}, {}, turns={cell: rows})
+    section = workloads_section(found)
+    assert "| 64 | process | 311.0 | 1,004.0 | – |" in section["turns"]
+    assert "what is held grows, slope 11,264.00 KiB a request" in section["sentences"][0]
+    assert "(the process): 311 MiB after the first" in workloads_figure(found).alt
 
 
 def test_a_batch_has_its_speed_for_all_and_for_each():
@@ -85,12 +96,12 @@ def request(number: int, reused: int, **more) -> dict:
     )
 
 
-def shared(difference: int | None) -> Results:
+def shared(difference: int | None, **more) -> Results:
     loaded = {"cache_file_mib": 7.5, "cache_load_ms": 3.25, "cache_load_peak_mib": 26.0}
     rows = [request(1, 0), request(2, 512), request(3, 512, **loaded), request(4, 0)]
     rows[2]["first_difference"] = difference
     cell = (*SESSION[:2], "shared-512", *SESSION[3:])
-    return Results({cell: ""}, {cell: {"outcome": "ok"}}, {}, turns={cell: rows})
+    return Results({cell: ""}, {cell: {"outcome": "ok"} | more}, {}, turns={cell: rows})
 
 
 def test_a_shared_prefix_says_what_it_saves_and_costs():
@@ -110,6 +121,11 @@ def test_a_shared_prefix_says_what_it_saves_and_costs():
 def test_an_answer_on_a_loaded_cache_that_differs_is_named():
     (said,) = workloads_section(shared(7))["reuse_sentences"]
     assert said.endswith("On the loaded cache the answer differs from its token 8 on.")
+
+
+def test_what_a_trimmed_cache_holds_beyond_its_tokens_is_shown():
+    (said,) = workloads_section(shared(None, kv_bytes_per_token=8192))["reuse_sentences"]
+    assert "holds 6.0 MiB, of which the tokens themselves take 4.0. Saved" in said
 
 
 def test_a_batch_of_given_lengths_names_them():

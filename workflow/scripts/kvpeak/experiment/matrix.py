@@ -121,6 +121,9 @@ class Matrix:
 
     def _mistralrs_not_applicable(self, cell: Cell) -> str:
         asked = self.request(cell)
+        prompt = self.prompts[cell.prompt]
+        if reason := workloads.mistralrs_not_applicable(prompt, asked["protocol"]):
+            return reason
         return engines.mistralrs_not_applicable(
             cell,
             asked["model"],

@@ -5,7 +5,13 @@ that begin alike.
 from kvpeak.experiment.config_file import ConfigError
 
 KINDS = ("turns", "repeat", "batch", "shared_prefix")
-OF = {"mlx": KINDS}  # engine → the kinds that it has
+OF = {"mlx": KINDS, "mistralrs": ("turns", "repeat")}  # engine → the kinds that it has
+WHY = {
+    ("mistralrs", "batch"): "mistral.rs decides itself which requests it puts together",
+    ("mistralrs", "shared_prefix"): "its prefix cache can be neither saved nor emptied",
+    "candle-replay": "it replays one prompt",
+    "command": "a program is told one prompt",
+}
 
 
 def prompt_entry(file, name: str, entry: dict) -> dict:
@@ -58,8 +64,24 @@ def not_applicable(engine: str, entry: dict) -> str:
     kind = next((kind for kind in KINDS if kind in entry), None)
     if kind is None or kind in OF.get(engine, ()):
         return ""
-    measures = " and ".join(name for name, kinds in OF.items() if kind in kinds)
-    return f"not applicable: engine {engine} does not measure {kind}; {measures} does"
+    why = WHY.get((engine, kind)) or WHY[engine]
+    return f"not applicable: engine {engine} does not measure {kind}: {why}"
+
+
+def mistralrs_not_applicable(entry: dict, protocol: dict) -> str:
+    """Why mistral.rs cannot be told the turns of an entry, or ''. protocol: as in its request."""
+    if "turns" not in entry:
+        return ""
+    if entry["keep"] == "trim":
+        return "not applicable: mistral.rs cannot be told to take an answer back (keep: trim)"
+    if protocol["repeat_penalty"] != 1 and protocol["repeat_window"]:
+        return "not applicable: turns are measured without a penalty; set repeat_penalty: 1"
+    if entry["keep"] == "all" and protocol["warmup"] + protocol["recorded"] > 1:
+        return (
+            "not applicable: a second run would find the first one's turns in mistral.rs's prefix "
+            "cache; set warmup: 0, recorded: 1, and processes instead"
+        )
+    return ""
 
 
 def asked(entry: dict, generate: int) -> dict:

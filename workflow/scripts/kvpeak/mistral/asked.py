@@ -5,6 +5,7 @@ import sys
 from kvpeak.base.errors import Unsupported
 
 OWN, PAGED = "own", "paged"
+OWN_PREFIXES = 16  # sequences in mistral.rs's prefix cache, where nothing else is asked
 
 
 def accelerator() -> str:
@@ -40,6 +41,23 @@ def penalty(protocol: dict, tokens: int) -> float | None:
             f"repeat_penalty 1, or a window of at least {whole}"
         )
     return factor
+
+
+def check_workload(workload: dict | None, protocol: dict) -> None:
+    """Raise Unsupported for a workload that mistral.rs cannot be told."""
+    if not workload or "repeat" in workload:
+        return
+    if "turns" not in workload:
+        raise Unsupported(f"{next(iter(workload))}: this engine measures turns and repeat")
+    if workload["keep"] == "trim":
+        raise Unsupported("keep trim: mistral.rs cannot be told to take an answer back")
+    if protocol["repeat_penalty"] != 1 and protocol["repeat_window"]:
+        raise Unsupported("turns are measured without a penalty; set repeat_penalty: 1")
+
+
+def prefixes(workload: dict | None) -> int:
+    """How many sequences' caches mistral.rs keeps: its own number where a session's are kept."""
+    return OWN_PREFIXES if workload and workload.get("keep") == "all" else 0
 
 
 def check_options(options: dict) -> None:

@@ -38,10 +38,11 @@ def link_files(model: Path, into: Path) -> list[str]:
     return [file.name for file in gguf]
 
 
-def load(model: Path, dtype: str | None, paged: bool, folder: Path):
+def load(model: Path, dtype: str | None, paged: bool, folder: Path, prefixes: int = 0):
     """A Runner with the model, and the MiB that its paged cache reserved (None: it said of none).
 
-    folder: empty; it has to stay as long as the runner. Raises UserError and what mistralrs raises.
+    folder: empty; it has to stay as long as the runner. prefixes: how many sequences' caches it
+    keeps for prompts that begin alike. Raises UserError and what mistralrs raises.
     """
     import mistralrs
 
@@ -65,7 +66,7 @@ def load(model: Path, dtype: str | None, paged: bool, folder: Path):
         return mistralrs.Runner(
             which=which,
             max_seqs=1,
-            prefix_cache_n=0,
+            prefix_cache_n=prefixes,
             token_source="none",
             jinja_explicit=str(template),
             **({"paged_attn": True} if paged else {"no_paged_attn": True}),

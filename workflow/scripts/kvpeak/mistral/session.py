@@ -1,20 +1,21 @@
 """One process of the mistralrs engine: load, warm up, run, and say so in the protocol's events."""
 
-import hashlib
 import os
 import re
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
 from kvpeak.base.errors import Unsupported, UserError
 from kvpeak.base.untrusted import read_object
-from kvpeak.mistral import asked, loading
+from kvpeak.mistral import asked, loading, workloads
 from kvpeak.mistral.text import answer_ids, prompt_text
 from kvpeak.mistral.versions import candle_inside
 from kvpeak.protocol.emit import Emit
+from kvpeak.protocol.parts import digest
 from kvpeak.system.host import installed_version
 
 OUT_OF_MEMORY = re.compile(r"out of memory|OutOfMemory|failed to allocate", re.IGNORECASE)
@@ -49,14 +50,24 @@ def run_cell(request: dict, emit: Emit) -> None:
     start(emit)
     asked.check_model(request["model"])
     asked.check_options(request["options"])
+    workload = request["prompt"].get("workload")
+    asked.check_workload(workload, protocol)
     with tempfile.TemporaryDirectory(prefix="kvpeak-mistralrs-") as folder:
         engine = Engine(request, Path(folder))
         emit("loaded", **engine.loaded)
         for number in range(protocol["warmup"] + protocol["recorded"]):
             run = {"run": number, "warmup": number < protocol["warmup"]}
             emit("run_started", **run)
-            stream = engine.generate(lambda number=number: emit("prefilled", run=number))
-            emit("run", **run, **engine.measured(stream))
+            first = partial(emit, "prefilled", run=number)
+            if workload:
+                begun = partial(_begun, emit, number)
+                emit("run", **run, **workloads.run(engine, workload, begun, first))
+            else:
+                emit("run", **run, **engine.measured(engine.generate(first)))
+
+
+def _begun(emit: Emit, run: int, turn: int) -> None:
+    emit("turn_started", run=run, turn=turn)
 
 
 def start(emit: Emit) -> None:
@@ -86,17 +97,21 @@ class Engine:
     def __init__(self, request: dict, folder: Path):
         """Load. Raises Unsupported, UserError and OutOfMemory."""
         entry, protocol = request["model"], request["protocol"]
-        ids = read_object(Path(request["prompt"]["path"]))["tokens"]
+        workload = request["prompt"].get("workload") or {}
+        self.prompt: list[int] = read_object(Path(request["prompt"]["path"]))["tokens"]
         self._paged = asked.paged(request["kv_cache"], asked.accelerator())
-        self._penalty = asked.penalty(protocol, len(ids))
+        self._penalty = asked.penalty(protocol, len(self.prompt))
         self._generate, self._ignore_eos = protocol["generate"], protocol["ignore_eos"]
-        self._prompt_tokens = len(ids)
         self._names_ids = True
         self._reference: Stream | None = None
         began = perf_counter()
         with _explained():
             self._runner, reserve = loading.load(
-                Path(entry["folder"]), entry.get("dtype"), self._paged, folder
+                Path(entry["folder"]),
+                entry.get("dtype"),
+                self._paged,
+                folder,
+                asked.prefixes(workload),
             )
         load_s = perf_counter() - began
         self.loaded = {
@@ -106,8 +121,9 @@ class Engine:
             "dtype": entry.get("dtype"),
             "reserve_mib": reserve,
         }
-        added = self._stream("a", 1).usage["prompt_tokens"] - len(self._encode("a"))
-        self._text = prompt_text(ids, added, self._decode, self._encode)
+        self.added = self._stream("a", 1).usage["prompt_tokens"] - len(self.encode("a"))
+        if "turns" not in workload:
+            self._text = prompt_text(self.prompt, self.added, self.decode, self.encode)
 
     def generate(self, on_first) -> Stream:
         """One run. Raises UserError if the engine counts another number of tokens in the prompt.
@@ -115,19 +131,24 @@ class Engine:
         The first run asks for the ids as well, and so does every later one if the release streams
         no text.
         """
-        stream = self._stream(self._text, self._generate, on_first)
-        if (counted := stream.usage["prompt_tokens"]) != self._prompt_tokens:
+        stream = self.ask(self._text, self._generate, on_first)
+        if (counted := stream.usage["prompt_tokens"]) != len(self.prompt):
             raise UserError(
-                f"mistral.rs counts {counted} tokens in the prompt; expected {self._prompt_tokens}"
+                f"mistral.rs counts {counted} tokens in the prompt; expected {len(self.prompt)}"
             )
         if self._reference is None:
             self._reference = stream
             self._names_ids = not stream.text
-        if self._ignore_eos and stream.usage["completion_tokens"] < self._generate:
+        return stream
+
+    def ask(self, text: str, generate: int, on_first) -> Stream:
+        """One answer. Raises Unsupported if it ends before so many tokens and should not."""
+        stream = self._stream(text, generate, on_first)
+        if self._ignore_eos and stream.usage["completion_tokens"] < generate:
             raise Unsupported(
                 "ignore_eos: this mistral.rs ended the text after "
                 f"{stream.usage['completion_tokens']} of "
-                f"{self._generate} tokens; expected ignore_eos false, 0.9.1 or newer, or fewer "
+                f"{generate} tokens; expected ignore_eos false, 0.9.1 or newer, or fewer "
                 "tokens"
             )
         return stream
@@ -135,14 +156,13 @@ class Engine:
     def measured(self, stream: Stream) -> dict:
         """The keys of the event `run`; docs/mistralrs.md says what each time is."""
         usage, (ids, ids_from) = stream.usage, self._ids(stream)
-        text = ",".join(map(str, ids or []))
         return {
             "prompt_tokens": usage["prompt_tokens"],
             "generated_tokens": usage["completion_tokens"],
             "prefill_s": usage["total_prompt_time_sec"],
             "ttft_s": stream.first_s,
             "decode_s": stream.last_s - stream.first_s,
-            "tokens_sha256": hashlib.sha256(text.encode()).hexdigest() if ids else None,
+            "tokens_sha256": digest(ids) if ids else None,
             "tokens": ids,
             "tokens_from": ids_from,
             "usage": usage,
@@ -158,15 +178,15 @@ class Engine:
             return stream.ids, "engine"
         if stream.text is None:
             return None, None
-        if stream.text == reference.text and len(reference.ids) == generated:
+        if reference and stream.text == reference.text and len(reference.ids) == generated:
             return reference.ids, "text"
-        ids = answer_ids(stream.text, generated, self._encode)
+        ids = answer_ids(stream.text, generated, self.encode)
         return ids, "text" if ids else None
 
-    def _encode(self, text: str) -> list[int]:
+    def encode(self, text: str) -> list[int]:
         return self._runner.tokenize_text(text, False, None)
 
-    def _decode(self, ids: list[int]) -> str:
+    def decode(self, ids: list[int]) -> str:
         return self._runner.detokenize_text(ids, False)
 
     def _stream(self, text: str, tokens: int, on_first=lambda: None) -> Stream:

@@ -5,6 +5,7 @@ from statistics import fmean
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.workloads import reuses
 from kvpeak.base.axes import AXES
+from kvpeak.base.numbers import MIB
 from kvpeak.report.markdown import Markdown, number
 from kvpeak.report.tables import cell_table
 
@@ -22,10 +23,16 @@ MEANS += ("peak_pool_mib", "cache_mib", "cache_file_mib", "cache_load_ms", "cach
 def reuse_rows(results: Results) -> list[dict]:
     """A row for each cell with a shared prefix: the means of its requests, by their numbers."""
     return [
-        dict(zip(AXES, cell, strict=True)) | {"requests": requests_of(rows)}
+        dict(zip(AXES, cell, strict=True))
+        | {"requests": requests_of(rows), "token_bytes": token_bytes(results, cell)}
         for cell, rows in results.turns.items()
         if reuses(rows) and {row["turn"] for row in rows} == set(WORDS)
     ]
+
+
+def token_bytes(results: Results, cell: tuple) -> float | None:
+    """Bytes of keys and values that one token adds in the cell."""
+    return (results.summary.get(cell) or {}).get("kv_bytes_per_token")
 
 
 def requests_of(rows: list[dict]) -> dict[int, dict]:
@@ -78,7 +85,11 @@ def reuse_sentence(cell: dict) -> str:
         f"first token takes {first}."
     ]
     if kept["cache_mib"] is not None:
-        said.append(f"Keeping the cache holds {number(kept['cache_mib'], 1)} MiB.")
+        needed = ""
+        if cell["token_bytes"]:
+            own = kept["reused_tokens"] * cell["token_bytes"] / MIB
+            needed = f", of which the tokens themselves take {number(own, 1)}"
+        said.append(f"Keeping the cache holds {number(kept['cache_mib'], 1)} MiB{needed}.")
     if loaded["cache_file_mib"] is not None:
         said.append(
             f"Saved, it is a file of {number(loaded['cache_file_mib'], 1)} MiB. Loading that takes "

@@ -22,13 +22,14 @@ def workloads_section(results: Results) -> dict | None:
     turns, batches, reused = turn_rows(results), batch_rows(results), reuse_rows(results)
     if not (turns or batches or reused):
         return None
-    header = ["parts", "held after the first, MiB", "after the last", "most in the pool"]
+    header = ["parts", "held by", "held after the first, MiB", "after the last", "most in the pool"]
     return {
         "turns": cell_table(
             turns,
             header,
             lambda row: [
                 number(row["parts"]),
+                row["by"],
                 number(row["held"][0], 1),
                 number(row["held"][-1], 1),
                 number(row["peak"], 1),
@@ -50,12 +51,14 @@ def turn_rows(results: Results) -> list[dict]:
     """A row for each cell whose runs have turns: what was held after each."""
     found = []
     for cell, rows in results.turns.items():
-        held = mean_series(rows, HELD)
+        by_allocator = mean_series(rows, HELD)
+        held = by_allocator or mean_series(rows, "held_rss_mib")
         if held and not reuses(rows):
             found.append(
                 dict(zip(AXES, cell, strict=True))
                 | {"parts": len(held), "held": held, "repeated": repeated(rows)}
-                | {"peak": max(mean_series(rows, "peak_pool_mib"))}
+                | {"peak": max(mean_series(rows, "peak_pool_mib"), default=None)}
+                | {"by": "allocator" if by_allocator else "process"}
             )
     return found
 
@@ -150,7 +153,7 @@ def workloads_figure(results: Results) -> Figure | None:
         ax.set_title(f"{model}, {prompt}")
         ax.set_xlabel("turn or request")
         ax.set_ylim(bottom=0)
-    axes[0].set_ylabel("live and kept (MiB)")
+    axes[0].set_ylabel("held (MiB)")
     legend(figure, axes)
     spoken = "; ".join(
         f"{prompt}, {label(row)}: {number(row['held'][0], 0)} MiB after the first, "
@@ -161,7 +164,7 @@ def workloads_figure(results: Results) -> Figure | None:
     return Figure(
         name="held-after-each-turn",
         title="What is held after each turn or request",
-        alt=f"Live and kept bytes against turns: {spoken}.",
+        alt=f"What is held against turns: {spoken}.",
         caption=(
             "A line that keeps rising over the later half is a leak; one that rises and then "
             "stands "
@@ -185,5 +188,6 @@ def _draw(ax, row: dict, style: int) -> None:
 
 
 def label(row: dict) -> str:
-    """The cell's KV cache, cap and variant."""
-    return ", ".join(row[axis] for axis in ("kv_cache", "cap", "variant"))
+    """The cell's KV cache, cap and variant, and whose memory it is where no allocator says."""
+    names = ", ".join(row[axis] for axis in ("kv_cache", "cap", "variant"))
+    return names if row["by"] == "allocator" else f"{names} (the process)"

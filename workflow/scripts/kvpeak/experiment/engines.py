@@ -28,7 +28,7 @@ ENGINES = {
     "mlx": Engine(
         caps=r"default|none|\d+(KiB|MiB|GiB)",
         cap_hint="default, none or bytes such as 64MiB",
-        options=("attention", "prefill_chunk", "loop", "pool", "record"),
+        options=("attention", "prefill_chunk", "loop", "pool", "record", "wait"),
         commit_keys=("packages",),
     ),
     "mistralrs": Engine(

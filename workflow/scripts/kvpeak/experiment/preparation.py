@@ -30,7 +30,7 @@ def needs(matrix: Matrix, cell: Cell) -> list[Need]:
     shapes = matrix.model_folder(cell) == str(layout.model_folder(cell.model, shapes=True))
     engine = matrix.commits[cell.commit]["engine"]
     options = matrix.variants[cell.variant]
-    pool = engine == "mlx" and bool(options.get("pool") or options.get("record"))
+    pool = engine == "mlx" and any(options.get(key) for key in ("pool", "record", "wait"))
     return _needs(engine, cell.commit, cell.model, shapes, cell.prompt, pool)
 
 

@@ -76,11 +76,14 @@ def _hash() -> str:
 class Pool:
     """A policy in MLX's place, or with `setting` '' only the recording of its requests."""
 
-    def __init__(self, setting: str, cap: str = "default", record: bool = False):
+    def __init__(
+        self, setting: str, cap: str = "default", record: bool = False, wait: bool = False
+    ):
         """Install it for the rest of the process. Raises Unsupported, with the reason.
 
         `setting` is a policy and its parameters, as `torch,expandable_segments:True`; `cap` that of
-        the cell.
+        the cell. With `wait` each request for memory waits for the work before it, so that two
+        processes ask and free in the same order.
         """
         accelerator = device.accelerator()
         if accelerator == "cuda":
@@ -88,6 +91,8 @@ class Pool:
                 "pool: under CUDA MLX's arrays come from a function that cannot be replaced "
                 "(malloc_async), not from its allocator object"
             )
+        if wait and accelerator != "cpu":
+            raise Unsupported("wait: a CPU alone frees memory in a second thread")
         name, _, parameters = setting.partition(",")
         self.setting = ",".join(
             part for part in (name, with_cap(name, parameters, cap, accelerator)) if part
@@ -102,6 +107,7 @@ class Pool:
             name.encode(),
             self.setting.partition(",")[2].encode(),
             int(record),
+            int(wait),
             int(accelerator == "metal"),
             message,
             ctypes.c_uint64(_ROOM),

@@ -86,9 +86,10 @@ def start(cap: str, blas: str | None, emit: Emit, options: dict | None = None) -
 
 def replace_pool(options: dict, cap: str) -> Pool | None:
     """The pool that the variant asks for, installed; one that only records; or None."""
-    if not (options.get("pool") or options.get("record")):
+    given = {key: options[key] for key in ("record", "wait") if options.get(key)}
+    if not (options.get("pool") or given):
         return None
-    pool = Pool(options.get("pool", ""), cap, record=options.get("record", False))
+    pool = Pool(options.get("pool", ""), cap, **given)
     if pool.replaces:
         allocator.count_by(pool)
     return pool

@@ -10,10 +10,14 @@
 
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <mutex>
+#include <thread>
 #include <unordered_map>
 
 #include "mlx/allocator.h"
+#include "mlx/scheduler.h"
+#include "mlx/stream.h"
 #include "policy.h"
 #include "policies.inc"
 
@@ -118,7 +122,8 @@ struct State {
   std::uint32_t births = 0;
   std::uint16_t phase = 0;
   bool recording = false;
-  Size unknown = 0;  // frees of what was there before
+  bool waits = false;
+  std::thread::id program;  // the thread that installed the pool
 };
 State* state = nullptr;  // never deleted: arrays outlive everything at exit
 
@@ -126,6 +131,19 @@ void note(std::uint8_t op, std::uint32_t id, Size bytes) {
   using namespace std::chrono;
   const auto now = duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
   state->events.push_back({now, bytes, id, state->phase, op});
+}
+
+// On a CPU the program's thread asks for the buffers of operations that another thread runs a moment
+// later, and frees their inputs when it has. With `wait` the program asks only when all that it asked
+// for before has run. So two processes ask and free in the same order.
+void wait_for_the_other_thread() {
+  if (!state->waits || std::this_thread::get_id() != state->program) return;
+  for (const mlx::core::Stream& stream : mlx::core::get_streams()) {
+    if (stream.device != mlx::core::Device::cpu) continue;
+    auto ran = std::make_shared<std::promise<void>>();
+    mlx::core::scheduler::enqueue(stream, [ran] { ran->set_value(); });
+    ran->get_future().wait();
+  }
 }
 
 // MLX decides by a buffer's size whether an operation may write over its input. Its own pool hands
@@ -136,6 +154,7 @@ constexpr Size MOST_SLACK = 2 * 4 * KIB - 1;
 class Between final : public Allocator {
  public:
   Buffer malloc(std::size_t bytes) override {
+    wait_for_the_other_thread();
     std::unique_lock lock(state->mutex);
     if (!bytes) return lock.unlock(), state->source.original.malloc(0);
     void* pointer;
@@ -189,9 +208,10 @@ struct kvpeak_counters {
   std::uint64_t active, active_peak, reserved, reserved_peak, hits, made, returned, events;
 };
 
-// Put the policy (an empty name: none, only the recording) in. `whole`: buffers cannot be parted.
-int kvpeak_mlx_install(const char* name, const char* setting, int record, int whole, char* message,
-                       std::uint64_t room) try {
+// Put the policy (an empty name: none, only the recording) in. `wait`: see above. `whole`: buffers
+// cannot be parted.
+int kvpeak_mlx_install(const char* name, const char* setting, int record, int wait, int whole,
+                       char* message, std::uint64_t room) try {
   if (state) return failed("a pool is installed already", message, room);
   auto made = std::make_unique<State>();
   Allocator& object = mlx::core::allocator::allocator();
@@ -205,6 +225,8 @@ int kvpeak_mlx_install(const char* name, const char* setting, int record, int wh
     made->source.original.free(probe);
   }
   made->recording = record;
+  made->waits = wait;
+  made->program = std::this_thread::get_id();
   made->held.reserve(1 << 16);
   state = made.release();
   static Between between;

@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from kvpeak.base.errors import UserError
-from kvpeak.pools import snapshot, trace
+from kvpeak.pools import snapshot, snapshot_file, trace
 from kvpeak.pools.replay import Setting, policies, replay
 from kvpeak.pools.trace import BIRTHS, Op, Trace
 
@@ -43,8 +43,17 @@ def programs(draw) -> Trace:
     return made
 
 
+def attempts_before_a_request() -> Trace:
+    made = Trace(streams=["0"])
+    made.add(Op.ATTEMPT)
+    made.add(Op.ATTEMPT)
+    made.born(Op.ALLOC, 0)
+    return made
+
+
 @QUIET
 @given(programs(), st.sampled_from(SETTINGS), st.one_of(st.none(), st.integers(2**20, 2**33)))
+@example(attempts_before_a_request(), Setting("bucket"), 2**20)
 def test_any_program_is_replayed_with_figures_that_agree(program, setting, limit):
     outcome = replay(program, setting, limit, bins=7)
     assert outcome.reserved_peak <= (limit or 2**64)
@@ -178,5 +187,74 @@ def test_code_in_a_pickle_is_refused_and_not_run(hostile, protocol):
     except TypeError:  # a module cannot be pickled
         content = b"cpickletools\ndis\n."
     with pytest.raises(UserError, match="refused, nothing was run"):
-        snapshot.load(io.BytesIO(content), "s.pickle")
+        snapshot_file.load(io.BytesIO(content), "s.pickle")
     assert ran == []
+
+
+EVENT = {"action": "alloc", "addr": 512, "size": 9, "stream": 0, "time_us": 1}
+
+
+def snapshot_with(**more) -> bytes:
+    return pickle.dumps({"device_traces": [[EVENT | more]], "segments": []})
+
+
+def nested(depth: int, both: bool):
+    """A pair of one pair, of one pair, …: 2^depth leaves in `depth` objects."""
+    made = ("x",)
+    for _ in range(depth):
+        made = (made, made) if both else [made, made]
+    return made
+
+
+def looped() -> list:
+    made: list = []
+    made.append(made)
+    return made
+
+
+FRAME = {"filename": "a.py", "line": 1, "name": "f"}
+BOMBS = {
+    "a memo number far beyond": (b"\x80\x04}r\x00\x00\x00\x10.", "skips memo numbers"),
+    "a pair as a key": (b"\x80\x04}K\x01K\x02\x86K\x03s.", "a key that is no text"),
+    "keys that collide": (pickle.dumps({k * (2**61 - 1): 0 for k in range(9)}), "no text"),
+    "a number of many digits": (pickle.dumps({"a": 2**400}), "beyond 64 bits"),
+    "containers without end": (b"\x80\x04(" + b"}" * 2000 + b"l.", "operation 108"),
+    "containers in a list": (b"\x80\x04](" + b"}" * 2000 + b"e.", "more containers"),
+    "a nest as the stream": (snapshot_with(stream=nested(60, True)), "stream: expected a number"),
+    "a nest as an action": (snapshot_with(action=nested(60, False)), "action: expected text"),
+    "a nest as a file name": (
+        snapshot_with(frames=[FRAME | {"filename": nested(60, False)}]),
+        "frames: expected file name",
+    ),
+    "frames that hold themselves": (
+        snapshot_with(frames=looped()),
+        "an event that is not PyTorch's",
+    ),
+    "a size beyond any device": (snapshot_with(size=2**62), "larger than any device"),
+}
+
+
+@pytest.mark.parametrize("what", BOMBS)
+def test_a_pickle_made_to_take_memory_or_time_is_refused(what):
+    content, said = BOMBS[what]
+    with pytest.raises((UserError, ValueError), match=said):
+        for found in snapshot.open_snapshot(Path("s.pickle"), io.BytesIO(content)):
+            replay(found, Setting("torch"))
+
+
+def test_a_request_beyond_an_expandable_segment_is_out_of_memory():
+    made = Trace(streams=["0"])
+    made.born(Op.ALLOC, 2**41)
+    outcome = replay(made, Setting("torch", "expandable_segments:True"))
+    assert (outcome.failed_at, outcome.failed_bytes) == (0, 2**41)
+
+
+def test_many_annotations_that_close_in_the_order_they_were_opened():
+    marks = [
+        {"stage": stage, "name": f"phase {k}", "time_us": at * 10_000 + k, "device": 0}
+        for at, stage in enumerate(("START", "END"))
+        for k in range(10_000)
+    ]
+    found = {"device_traces": [[EVENT | {"time_us": 10_000 + 2}]], "external_annotations": marks}
+    (trace,) = snapshot.traces({"segments": []} | found, "s")
+    assert trace.phases[trace.phase[0]] == "phase 9999"

@@ -17,7 +17,7 @@ from pathlib import Path
 from kvpeak.base.errors import UserError
 
 NATIVE = Path(__file__).parent / "native"
-SOURCES = ("parameters.cpp", "replay.cpp")
+SOURCES = ("parameters.cpp", "pickle.cpp", "replay.cpp")
 FLAGS = ("-std=c++17", "-O2", "-Wall", "-Wextra", "-fPIC", "-shared")
 SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
@@ -150,4 +150,5 @@ def load() -> ctypes.CDLL:
         u64,
     )
     library.kvpeak_policies.argtypes = (ctypes.c_char_p, u64)
+    library.kvpeak_check_pickle.argtypes = (ctypes.c_char_p, u64, ctypes.c_char_p, u64)
     return library

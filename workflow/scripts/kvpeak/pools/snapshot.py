@@ -1,80 +1,18 @@
-"""PyTorch's memory snapshots (torch.cuda.memory._snapshot, _dump_snapshot) as traces, one a device.
-
-A snapshot is a pickle, and a pickle can run any code. This reader admits plain containers, numbers
-and texts and refuses everything else, so a snapshot from a stranger can be opened.
+"""PyTorch's memory snapshots (torch.cuda.memory._snapshot, _dump_snapshot) as traces, one for each
+device.
 """
 
-import gc
-import io
-import pickle
 from bisect import bisect_right
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.pools.snapshot_file import load
 from kvpeak.pools.trace import Op, Trace
 
 SMALL_SEGMENT = 2 * 2**20  # bytes
 LARGEST_SLACK = 2**20  # what PyTorch leaves unsplit behind a large block
 FRAMES = 12  # of a stack, the innermost
-_WHAT_WE_READ = (dict, list, tuple, str, int, float, bool, type(None))
-
-
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module, name):
-        raise pickle.UnpicklingError(
-            f"it asks for {module}.{name}, and a snapshot needs no code: refused, nothing was run"
-        )
-
-    def persistent_load(self, pid):
-        raise pickle.UnpicklingError("it refers to other objects: refused")
-
-
-class _Counted(io.RawIOBase):
-    """Hands a file on and says how far it got."""
-
-    def __init__(self, file, progress):
-        self._file, self._progress, self._done = file, progress, 0
-
-    def readable(self):
-        return True
-
-    def readinto(self, buffer):
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        self._done += len(data)
-        self._progress(self._done)
-        return len(data)
-
-
-def load(file, name: str, progress=lambda done: None) -> dict:
-    """The snapshot in an open file. Raises UserError if it is not one, or wants code run."""
-    collecting = gc.isenabled()
-    gc.disable()  # millions of new objects, none of them garbage
-    try:
-        reader = io.BufferedReader(_Counted(file, progress), 2**20)
-        snapshot = _Unpickler(reader).load()
-    except UserError:
-        raise
-    except MemoryError:
-        raise UserError(f"{name}: the snapshot needs more memory than there is") from None
-    except Exception as error:  # a damaged pickle raises anything; nothing of it was run
-        raise UserError(f"{name}: not a snapshot of PyTorch's memory: {error}") from None
-    finally:
-        if collecting:
-            gc.enable()
-    return _checked(snapshot, name)
-
-
-def _checked(snapshot, name: str) -> dict:
-    if not isinstance(snapshot, dict) or not isinstance(snapshot.get("device_traces"), list):
-        raise UserError(
-            f"{name}: a pickle, but not a snapshot of PyTorch's memory; expected a dictionary with "
-            "device_traces, as torch.cuda.memory._dump_snapshot writes it"
-        )
-    segments = snapshot.setdefault("segments", [])
-    if not isinstance(segments, list) or not all(isinstance(each, dict) for each in segments):
-        raise UserError(f"{name}: segments: expected a list of dictionaries")
-    return snapshot
+COMPARED = 256  # frames of two stacks
 
 
 def traces(snapshot: dict, name: str) -> list[Trace]:
@@ -104,7 +42,8 @@ def setting_of(snapshot: dict) -> str:
     settings = snapshot.get("allocator_settings")
     if not isinstance(settings, dict):
         return "torch"
-    text = settings.get("PYTORCH_CUDA_ALLOC_CONF") or settings.get("last_allocator_settings") or ""
+    texts = (settings.get(key) for key in ("PYTORCH_CUDA_ALLOC_CONF", "last_allocator_settings"))
+    text = next((text for text in texts if isinstance(text, str) and text), "")
     known = (
         "expandable_segments",
         "max_split_size_mb",
@@ -112,7 +51,7 @@ def setting_of(snapshot: dict) -> str:
         "garbage_collection_threshold",
         "roundup_power2_divisions",
     )
-    kept = [part for part in _split(str(text)) if part.partition(":")[0] in known]
+    kept = [part for part in _split(text) if part.partition(":")[0] in known]
     return ",".join(["torch", *kept])
 
 
@@ -200,9 +139,7 @@ class _Importer:
     def _stack(self, frames: list[dict]) -> int:
         number = self.stacks.get(id(frames))
         if number is None:
-            text = "\n".join(
-                f"{frame['filename']}:{frame['line']} {frame['name']}" for frame in frames[:FRAMES]
-            )
+            text = "\n".join(map(_spelled, frames[:FRAMES]))
             number = self.numbers.setdefault(text, len(self.numbers))
             if number == len(self.trace.stacks):
                 self.trace.stacks.append(text)
@@ -213,17 +150,20 @@ class _Importer:
         """A function from a time to the innermost annotation that is open then."""
         marks = [a for a in self.annotations if a.get("device", self.device) == self.device]
         marks.sort(key=lambda mark: mark["time_us"])
-        times, phases, open_ = [], [0], []
-        names = {"": 0}
+        times, phases, names = [], [0], {"": 0}
+        opened: list[list] = [["", True]]  # name, whether it is open
+        by_name: dict[str, list] = {}
         for mark in marks:
+            same = by_name.setdefault(mark["name"], [])
             if mark["stage"] == "START":
-                open_.append(mark["name"])
-            elif mark["name"] in open_:
-                open_.reverse()
-                open_.remove(mark["name"])
-                open_.reverse()
+                opened.append([mark["name"], True])
+                same.append(opened[-1])
+            elif same:
+                same.pop()[1] = False
+            while not opened[-1][1]:
+                opened.pop()
             times.append(mark["time_us"])
-            phases.append(names.setdefault(open_[-1] if open_ else "", len(names)))
+            phases.append(names.setdefault(opened[-1][0], len(names)))
         self.trace.phases = list(names)
         return (lambda time: phases[bisect_right(times, time)]) if times else (lambda time: 0)
 
@@ -269,7 +209,7 @@ class _Importer:
     def _alike(first: dict, second: dict) -> bool:
         """Whether two events have one stack, as those of one request have."""
         one, other = first.get("frames"), second.get("frames")
-        return not one or not other or one == other
+        return not one or not other or one is other or one[:COMPARED] == other[:COMPARED]
 
     def _what_was_there(self, events: list[dict]) -> None:
         """The buffers that were held before the history begins, in their segments."""
@@ -357,6 +297,14 @@ class _Importer:
             at = address + takes
         if at < end:
             add(Op.HOLE, 0, end - at)
+
+
+def _spelled(frame: dict) -> str:
+    """A frame of a stack as one line."""
+    filename, line, name = frame["filename"], frame["line"], frame["name"]
+    if (type(filename), type(line), type(name)) != (str, int, str):
+        raise TypeError("frames: expected file name, line and function")
+    return f"{filename}:{line} {name}"
 
 
 def _growth(event: dict) -> int:

@@ -12,6 +12,8 @@ enum Op : std::uint8_t {
   ALLOC, FREE, RELEASE, UPLOAD, WAIT, CLEAR, PRESSURE, ATTEMPT, SEGMENT, PLACED, SLACK, HOLE,
 };
 
+constexpr Size LARGEST = 1024 * 1024 * GIB;  // of one request, and of all: so that no sum overflows
+
 }  // namespace
 
 extern "C" {
@@ -63,6 +65,7 @@ int kvpeak_replay(const char* name, const char* setting, std::uint64_t limit,
     const Size bytes = events->bytes[i];
     if (id >= events->buffers && (op <= UPLOAD || op == PLACED))
       throw std::invalid_argument("event " + std::to_string(i) + ": no such buffer");
+    if (bytes > LARGEST) throw std::invalid_argument("event " + std::to_string(i) + ": larger than any device");
     if (segment && op < SLACK && op != PLACED) adopt();
     switch (op) {
       case ALLOC:
@@ -94,8 +97,11 @@ int kvpeak_replay(const char* name, const char* setting, std::uint64_t limit,
       case WAIT: policy->wait(); break;
       case CLEAR: policy->trim(); break;
       case ATTEMPT:
-        if (limit != NO_LIMIT)
+        if (limit != NO_LIMIT) {
+          const Size hits = policy->hits;
           if (Block* block = policy->request(bytes, stream)) policy->give_back(block);
+          policy->hits = hits;  // it is no request of the program's
+        }
         break;
       case SEGMENT: segment = bytes, segment_stream = stream; break;
       case PLACED:
@@ -107,6 +113,8 @@ int kvpeak_replay(const char* name, const char* setting, std::uint64_t limit,
       case PRESSURE: break;
       default: throw std::invalid_argument("event " + std::to_string(i) + ": no such operation");
     }
+    if (source.reserved > 1024 * LARGEST)
+      throw std::invalid_argument("event " + std::to_string(i) + ": more memory than any machine has");
     if (source.reserved > highest) {
       highest = source.reserved, r.peak_at = std::int64_t(i);
       r.active_at_peak = policy->active, r.requested_at_peak = policy->requested;

@@ -101,6 +101,7 @@ class Segments : public Policy {
   // A free block of at least `size` bytes at the lowest place of an expandable segment that has
   // room, mapped as far as needed; null if there is not enough memory.
   Block* grow(Pool& pool, Size size, std::uint32_t stream) {
+    if (size > source.room()) return nullptr;
     Block* block = with_room(pool, size, stream);
     if (!block->mapped && !map(pool, block, std::min(block->size, size))) return nullptr;
     while (block->size < size) {

@@ -216,6 +216,15 @@ def test_a_spread_may_allow_what_a_cap_keeps(judge):
     )
 
 
+def test_a_spread_shows_every_cell_that_it_is_about(judge):
+    """Not only the two that decide it: a claim may be about one between them."""
+    of = {"prompt": "alice-512", "model": "tiny"}
+    _, detail = judge(SPREAD | {"of": of, "across": ["kv_cache", "cap"]})[""]
+    assert detail.startswith(
+        "428.0 (prealloc 32MiB) to 430.0 (prealloc none) to 440.0 (cat 32MiB) to 1,000.0 (cat none)"
+    )
+
+
 def test_a_folded_claim_has_one_verdict_the_worst(judge):
     found = judge(SPREAD | {"of": {"model": "tiny"}, "across": ["kv_cache", "cap"], "fold": True})
     ((verdict, detail),) = found.values()

@@ -17,6 +17,7 @@ from kvpeak.base.fields import join_texts, split_texts
 from kvpeak.base.numbers import percent, signed
 
 MOST_ALLOWANCE = 0.25  # of the smallest figure: with a larger one a spread can hardly fail
+MOST_SPREAD = 5  # cells whose figures a spread shows; of more it shows the ends
 MOST_SHARED_REASONS = 20  # names of groups that share a row
 
 
@@ -204,7 +205,8 @@ def _judge_spread(claim, group, cells, results, placed):
         )
     else:
         apart = f"{share} apart; at most {bound}"
-    ends = " to ".join(f"{_number(found[cell])} ({_name(group, cell)})" for cell in (least, most))
+    shown = sorted(found, key=found.get) if len(found) <= MOST_SPREAD else (least, most)
+    ends = " to ".join(f"{_number(found[cell])} ({_name(group, cell)})" for cell in shown)
     verdict = _between(excess, 0, limit)
     if verdict == Verdict.HOLDS and allowance > MOST_ALLOWANCE * found[least]:
         part = percent(allowance / found[least], 0, sign=False)

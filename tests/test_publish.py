@@ -11,6 +11,7 @@ from kvpeak.cli import start
 SMALL = Path(__file__).parent / "data/small"
 CELL = "results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1"
 OTHER = CELL.replace("none", "32MiB")  # in no figure over time
+SECOND = CELL.replace("/r1", "/r2")
 FINDING = r"""# A finding
 
 ![Peak \[MiB\], (RSS) 1 → 2.](figures/peak.svg)
@@ -35,7 +36,7 @@ def project(tmp_path, monkeypatch):
     Path(CELL).mkdir(parents=True)
     Path(CELL, "cell.json").write_text(json.dumps({"outcome": "ok"}, indent=1))
     Path(CELL, "runs.csv").write_text("run\n")
-    for cell in (CELL, OTHER):
+    for cell in (CELL, OTHER, SECOND):
         Path(cell).mkdir(parents=True, exist_ok=True)
         Path(cell, "memory.csv").write_text("t_s\n")
     drawn = [{"file": "peak.svg"}, {"file": "time.svg", "sources": [f"{CELL[8:]}/memory.csv"]}]
@@ -64,6 +65,7 @@ def test_the_document_and_all_that_it_rests_on_are_copied(project):
         f"{CELL}/cell.json",
         f"{CELL}/runs.csv",
         f"{CELL}/memory.csv",
+        f"{OTHER}/memory.csv",
         "config/matrix.yaml",
         "config/expected.yaml",
     }
@@ -88,6 +90,13 @@ def test_a_second_time_leaves_nothing_of_the_first(project):
     Path("docs/findings/a/old.csv").write_text("old")
     run("a")
     assert not Path("docs/findings/a/old.csv").exists()
+
+
+def test_what_was_written_by_hand_stays(project):
+    run("a")
+    Path("docs/findings/a/README.md").write_text("by hand")
+    run("a")
+    assert Path("docs/findings/a/README.md").read_text() == "by hand"
 
 
 def test_without_a_finding_it_is_one_line(project, capsys):

@@ -1,9 +1,9 @@
 """Copy a finding to docs/findings/NAME, with all that it rests on.
 
-That is the document, its figures, the matrix and its claims, the result tables, each cell's record
-and runs, and the timelines that a figure shows. Of the other cells memory.csv is left out; the
-peaks of its samples are in cell.json. Links inside the document are made to work there; nothing
-else of it changes.
+That is the document, its figures, the matrix and its claims, the result tables, each process's
+record and runs, and the timeline of each cell's first process. Of the other processes memory.csv is
+left out; the peaks of its samples are in cell.json. A README.md that is there stays. Links inside
+the document are made to work there; nothing else of it changes.
 """
 
 import argparse

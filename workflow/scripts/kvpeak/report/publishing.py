@@ -14,6 +14,7 @@ from pathlib import Path
 from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_text
+from kvpeak.base.layout import MEMORY_FILE
 from kvpeak.base.untrusted import read_csv, read_json, read_text
 
 TABLES = ("plan.csv", "runs.csv", "processes.csv", "summary.csv", "checks.csv")
@@ -21,6 +22,7 @@ RECORDS = (
     *("envs/*/environment.json", "calibration/*.json", "instruments/*.json", "replay/*.csv"),
     *("pools/*.csv", "fits.csv", "turns.csv"),
 )
+KEPT = "README.md"  # written by hand, and kept when a finding is published again
 BESIDE = ("details.md", "finding.html")  # where they are there
 # ![alt](target), where the alt text may hold escaped brackets
 PICTURE = re.compile(r"(!\[(?:[^\]\\]|\\.)*\]\()([^)]+)(\))")
@@ -46,6 +48,8 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> int:
                 _copy_document(path, results, new)
         for path in (matrix, matrix.with_name("expected.yaml")):
             write_text(new / "config" / path.name, _text_of(path))
+        if (target / KEPT).exists():
+            write_text(new / KEPT, read_text(inside(target, KEPT)))
         for path in [*_files(results), *_sources(report.parent, results)]:
             write_text(new / "results" / path, _text_of(inside(results, path)))
         _replace(target, new)
@@ -77,7 +81,8 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
 
 def _files(results: Path) -> list[Path]:
     """What is copied of the results, relative to their folder: the tables, what says where they
-    come from, and each measured cell's cell.json and runs.csv.
+    come from, each process's cell.json and runs.csv, and the timeline of each cell's first, from
+    which lines on growth and the page's charts are made.
     """
     found = [Path(name) for name in TABLES]
     for pattern in RECORDS:
@@ -86,6 +91,7 @@ def _files(results: Path) -> list[Path]:
         folder = inside(results.parent, row["path"]).relative_to(results.parent.resolve())
         cell = Path(*folder.parts[1:])
         found += [cell / name for name in ("cell.json", "runs.csv")]
+        found += [cell / MEMORY_FILE] * (row["round"] == "1")
     return [path for path in found if (results / path).exists()]
 
 

@@ -11,7 +11,7 @@ from kvpeak.base.program import main
 from kvpeak.commands import page as command
 from kvpeak.report.page import datatables, title_of
 from kvpeak.report.page_charts import charts
-from kvpeak.report.page_links import Links, rows_of
+from kvpeak.report.page_links import Links, rows_of, rows_of_texts
 from kvpeak.report.page_text import slug, to_html
 
 ROOT = Path(__file__).parents[1]
@@ -115,6 +115,22 @@ def test_a_number_of_a_sentence_needs_all_names_of_its_row(tmp_path):
     assert linked(said, tmp_path) == {"104": "summary-3", "660": "summary-2"}
     assert linked("Something peaks at 660 MiB.", tmp_path) == {}
     assert linked("With tiny and prealloc on 513 tokens of a: 660 MiB.", tmp_path) == {}
+
+
+def test_what_no_cell_s_row_holds_leads_to_its_process_or_its_claim(tmp_path):
+    """660 is the cell's own, 651 one of its processes', 2.27 of a claim about two cells."""
+    process = CELLS[0] | {"peak_mib": "651.2", "round": "2"}
+    claim = {"cells": "tiny, p-512", "detail": "660.0 (cat) to 290.7 (prealloc) = 2.27; at least 2"}
+    more = [*rows_of("processes", [process]), *rows_of_texts("checks", [claim], tuple(claim))]
+    links = Links(LINKS.rows, {}, more)
+    table = """| cell | peak | of one | ratio |
+| --- | --: | --: | --: |
+| `cat` `none` | 660 | 651 | 1.01 |
+| tiny, p-512: 660.0 (cat) to 290.7 (prealloc) = 2.27 | | | |
+"""
+    shown = to_html(table, tmp_path, links)
+    found = dict(re.findall(r'href="#([^"]+)">([\d.,]+)</a>', shown))
+    assert found == {"summary-2": "660", "processes-2": "651", "checks-2": "2.27"}
 
 
 def test_a_row_that_is_one_of_a_csv_s_is_linked_as_a_whole(tmp_path):

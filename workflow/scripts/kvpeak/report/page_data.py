@@ -11,8 +11,9 @@ from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY,
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import CELLS, MEMORY_FILE
 from kvpeak.base.untrusted import read_csv
-from kvpeak.report.page_links import Links, anchor_of, rows_of
+from kvpeak.report.page_links import Links, anchor_of, rows_of, rows_of_texts
 
+OTHERS = (PROCESSES, FITS, CHECKS)
 MOST_ROWS = 1_000  # of a table in the page; longer ones stay in their file
 MOST_CELLS = 300  # with a timeline
 SAMPLES = 60  # of one timeline
@@ -76,17 +77,25 @@ def _anchor(name: str) -> str:
 
 
 def links_of(tables: dict[str, list[dict]]) -> Links:
-    """The rows that numbers of the text may come from: the cells', and those of the replay."""
+    """The rows that numbers of the text may come from: the cells' and those of the replay; then the
+    processes', and those of predictions and claims.
+    """
     rows = rows_of("summary", tables.get("summary.csv", [])[:MOST_ROWS])
     for name, records in tables.items():
         if name.startswith("replay/") and records:
             rows += rows_of(_anchor(name), records[:MOST_ROWS], names=())
+    processes, fits, checks = (tables.get(name_of(t), [])[:MOST_ROWS] for t in OTHERS)
+    more = [
+        *rows_of("processes", processes),
+        *rows_of("fits", fits, names=tuple(axis for axis in AXES if axis != "prompt")),
+        *rows_of_texts("checks", checks, ("cells", "detail")),
+    ]
     prompts = {
         f"{int(row['prompt_tokens']):,} tokens": row["prompt"]
         for row in tables.get("summary.csv", [])
         if row.get("prompt_tokens")
     }
-    return Links(rows, prompts)
+    return Links(rows, prompts, more)
 
 
 def cells(results: Results, folder: Path) -> list[dict]:

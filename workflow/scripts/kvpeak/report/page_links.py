@@ -1,12 +1,13 @@
 """From a number of the finding to the row of the table that it was read from.
 
 A number is linked where the text around it names the cell, and the cell's row holds that number in
-the digits that are shown. What was computed from several rows (a ratio, an interval) is in no row,
-and has no link.
+the digits that are shown. A cell's own row goes before those of its processes, of predictions and
+of claims. What was computed from several rows (a ratio, an interval) is in no row, and has no link,
+unless a claim is about it.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvpeak.base.axes import AXES
@@ -15,6 +16,7 @@ NUMBER = re.compile(
     r"(?<![\w.,−-])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w,])|(?<![\w.,−-])\d+(?:\.\d+)?(?![\w,])"
 )
 ASKED_FOR = ("prompt_tokens", "generated_tokens", "rounds", "runs")  # not measured: not linked
+COMMON = frozenset(("none", "default"))  # names that a sentence need not say
 LEAST_DIGITS = 2  # of a number that is linked; one digit is too often something else
 
 
@@ -46,6 +48,23 @@ def rows_of(table: str, records: Iterable[dict], names: tuple[str, ...] = AXES) 
     ]
 
 
+def rows_of_texts(table: str, records: Iterable[dict], columns: tuple[str, ...]) -> list[Row]:
+    """The rows of a table of sentences: their names are the words in `columns`, their figures the
+    numbers.
+    """
+    found = []
+    for number, record in enumerate(records):
+        text = " ".join(record.get(column) or "" for column in columns)
+        figures = tuple(float(shown.replace(",", "")) for shown in NUMBER.findall(text))
+        found.append(Row(anchor_of(table, number), words_of(text), figures))
+    return found
+
+
+def words_of(text: str) -> frozenset[str]:
+    """The words of a text, in which a name is one word."""
+    return frozenset(word.rstrip(".") for word in re.findall(r"[\w.+-]+", text))
+
+
 def anchor_of(table: str, number: int) -> str:
     """The anchor of the table's row of that number, counted from 0; rows are lines of the file."""
     return f"{table}-{number + 2}"
@@ -62,17 +81,19 @@ def _figures(values: Iterable) -> Iterable[float]:
 class Links:
     """All rows that a number may come from."""
 
-    def __init__(self, rows: list[Row], phrases: dict[str, str] | None = None):
-        self.rows = rows
+    def __init__(
+        self, rows: list[Row], phrases: dict[str, str] | None = None, more: Iterable[Row] = ()
+    ):
+        """`more` are asked where none of `rows` holds a number."""
+        self.rows, self.more = rows, list(more)
         self.phrases = phrases or {}  # words that mean a name: `513 tokens` → the prompt's name
         self.known = frozenset(name for row in rows for name in row.names)
 
     def names_in(self, texts: Iterable[str]) -> frozenset[str]:
         """The names of rows that occur in the texts as whole words, or by a phrase."""
         whole = " ".join(texts)
-        words = {word.rstrip(".") for word in re.findall(r"[\w.+-]+", whole)}
         meant = {name for phrase, name in self.phrases.items() if phrase in whole}
-        return self.known & (words | meant)
+        return self.known & (words_of(whole) | meant)
 
     def target(self, shown: str, near: frozenset[str], far: frozenset[str]) -> str | None:
         """The anchor of the one row that holds the number and fits the names.
@@ -82,11 +103,25 @@ class Links:
         """
         if not near:
             return None
-        found = [row for row in self.rows if near <= row.names and row.holds(shown)]
+        found = self._holding(shown, lambda row: near <= row.names)
         if len(found) > 1:
             most = max(len(row.names & far) for row in found)
             found = [row for row in found if len(row.names & far) == most]
         return found[0].anchor if len(found) == 1 else None
+
+    def said(self, shown: str, names: frozenset[str]) -> str | None:
+        """The anchor of the one row whose names a sentence says, all but COMMON ones."""
+        found = self._holding(
+            shown, lambda row: row.names <= names | COMMON and bool(row.names & names)
+        )
+        return found[0].anchor if len(found) == 1 else None
+
+    def _holding(self, shown: str, fits: Callable[[Row], bool]) -> list[Row]:
+        """The rows that hold the number and fit; of `more` only where none of `rows` does."""
+        for rows in (self.rows, self.more):
+            if found := [row for row in rows if fits(row) and row.holds(shown)]:
+                return found
+        return []
 
     def whole_row(self, shown: list[str]) -> str | None:
         """The anchor of the one row that holds every one of these numbers, of two at least."""

@@ -161,19 +161,7 @@ def _link_row(cells: list[Token], links: Links, heading: frozenset[str]) -> None
 def _link_sentence(inline: Token, links: Links) -> None:
     """A paragraph: all names in it are around, and a row has to have none of them in particular."""
     names = links.names_in([plain(inline)])
-
-    def anchor(shown: str) -> str | None:
-        found = [
-            row
-            for row in links.rows
-            if row.holds(shown) and row.names <= names | COMMON and row.names & names
-        ]
-        return found[0].anchor if len(found) == 1 else None
-
-    _link(inline, anchor)
-
-
-COMMON = frozenset(("none", "default"))  # names that a sentence need not say
+    _link(inline, lambda shown: links.said(shown, names))
 
 
 def _link(inline: Token, anchor: Anchor) -> None:

@@ -46,7 +46,9 @@ def stock_before(small, **more):
 
 def test_what_lowers_the_stock_cell_is_said_by_that_name(small):
     answers = answered(stock_before(small), ("cap", "none", "32MiB"))
-    assert answers["What takes the memory?"].startswith("As mlx-lm runs it, with mlx-0.32.4, tiny")
+    assert answers["What takes the memory?"].startswith(
+        "As mlx-lm runs it (mlx-0.32.4, default), tiny"
+    )
     assert "1,000 MiB" in answers["What would lower it?"]
     assert "What changes it most?" not in answers
 

@@ -24,9 +24,13 @@ from kvpeak.report.pairs import (
 )
 from kvpeak.report.style import (
     COLOURS,
+    FONT,
+    LABEL_WIDTH,
     LINES,
     MARKERS,
+    SMALL,
     TITLE_WIDTH,
+    WIDTH,
     Canvas,
     Figure,
     canvas,
@@ -128,7 +132,7 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
     if not counters:
         return None
     before, after = sides(comparison)
-    figure = Canvas(figsize=(4.6, 2.7), layout="constrained")
+    figure = Canvas(figsize=(WIDTH, 3.0), layout="constrained")
     ax = figure.subplots()
     for number, row in enumerate(rows):
         bars = ax.bar(
@@ -140,7 +144,7 @@ def peak_by_counter(comparison: Comparison, pair: Pair) -> Figure | None:
             hatch=("////", "")[number],
             label=(before, after)[number],
         )
-        ax.bar_label(bars, fmt="{:,.0f}", fontsize=7)
+        ax.bar_label(bars, fmt="{:,.0f}", fontsize=SMALL)
     ax.set_xticks(range(len(counters)), [COUNTERS[name] for name in counters])
     ax.set_ylabel("peak memory (MiB)")
     ax.grid(axis="x", visible=False)
@@ -183,7 +187,7 @@ def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
     ]
     if not bars:
         return None
-    figure = Canvas(figsize=(6.4, 1.0 + 0.24 * len(bars)), layout="constrained")
+    figure = Canvas(figsize=(WIDTH, 1.3 + 0.28 * len(bars)), layout="constrained")
     ax = figure.subplots()
     stack(ax, bars, PARTS)
     ax.set_xlabel("peak memory (MiB)")
@@ -219,7 +223,9 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
     if not columns:
         return None
     before, after = sides(comparison)
-    figure = Canvas(figsize=(6.4, 0.7 + 0.17 * len(pairs)), layout="constrained")
+    names = [textwrap.fill(label(comparison, pair), LABEL_WIDTH) for pair in pairs]
+    lines = max(name.count("\n") + 1 for name in names)
+    figure = Canvas(figsize=(WIDTH, 0.9 + 0.17 * lines * len(pairs)), layout="constrained")
     axes = figure.subplots(1, len(columns), squeeze=False, sharey=True)[0]
     for ax, column in zip(axes, columns, strict=True):
         ax.axvspan(*within(PRACTICAL), color="#E5E5E5", zorder=0)
@@ -227,10 +233,11 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
         for row, pair in enumerate(pairs):
             if column in pair.speeds:
                 _draw_ratio(ax, row, pair.speeds[column].ratio)
-        ax.set_xlabel(f"{SPEEDS[column][0]}: tok/s {after} / {before}")
+        ax.set_xlabel(SPEEDS[column][0])
         ax.grid(axis="y", visible=False)
-    axes[0].set_yticks(range(len(pairs)), [label(comparison, pair) for pair in pairs])
+    axes[0].set_yticks(range(len(pairs)), names, fontsize=SMALL)
     axes[0].set_ylim(len(pairs) - 0.5, -0.5)
+    figure.supxlabel(f"tok/s, {after} / {before}", fontsize=FONT)
     return Figure(
         name=f"speed-ratio-{comparison.slug}",
         about=comparison.slug,

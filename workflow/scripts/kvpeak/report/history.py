@@ -8,7 +8,7 @@ from kvpeak.base.columns import SPEEDS
 from kvpeak.base.numbers import percent
 from kvpeak.report import markdown
 from kvpeak.report.markdown import code, number
-from kvpeak.report.style import COLOURS, MARKERS, Canvas, Figure, styled, svg
+from kvpeak.report.style import COLOURS, MARKERS, SMALL, WIDTH, Canvas, Figure, styled, svg
 
 SLUG = "history"
 SHOWN_SPEED = "decode_tok_s"
@@ -86,7 +86,7 @@ def history_figure(found: list[History]) -> Figure | None:
         return None
     several = [axis for axis in found[0].names if len({each.names[axis] for each in found}) > 1]
     commits = list(dict.fromkeys(point.commit for each in found for point in each.points))
-    figure = Canvas(figsize=(6.4, 4.6), layout="constrained")
+    figure = Canvas(figsize=(WIDTH, 5.2), layout="constrained")
     upper, lower = figure.subplots(2, 1, sharex=True)
     for style, history in enumerate(found):
         _draw(upper, lower, history, commits, style, what(history, several))
@@ -94,8 +94,8 @@ def history_figure(found: list[History]) -> Figure | None:
         ax.set_ylabel(text)
         ax.set_ylim(bottom=0)
         ax.yaxis.set_major_formatter("{x:,.0f}")
-    lower.set_xticks(range(len(commits)), commits, rotation=60, ha="right")
-    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper center", ncols=2)
+    lower.set_xticks(range(len(commits)), commits, rotation=60, ha="right", fontsize=SMALL)
+    figure.legend(*upper.get_legend_handles_labels(), loc="outside upper center")
     spoken = " ".join(sentence(each, several) for each in found)
     return Figure(
         name=SLUG,

@@ -16,6 +16,7 @@ from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, number
 
 MOST_ROWS = 8
+AT_LEAST = "≥\u00a0"  # before a sampled peak, never at the end of a line
 KEPT = 0.05  # a share of the peak that the title names
 FASTER_OF = {"ttft_ms": {Verdict.FASTER: "shorter", Verdict.SLOWER: "longer"}}  # of a time
 ESTABLISHED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
@@ -97,8 +98,8 @@ def _stock_sentence(row: dict) -> str:
         "" if low == high else f" ({low:,.0f} to {high:,.0f} in {int(row['rounds'])} processes)"
     )
     first = (
-        f"As mlx-lm runs it, with {row['commit']}, {row['model']} peaks at {spell_peak(row)}"
-        f"{spread} on a prompt of {int(row['prompt_tokens']):,} tokens"
+        f"As mlx-lm runs it ({row['commit']}, {row['variant']}), {row['model']} peaks at "
+        f"{spell_peak(row)}{spread} on a prompt of {int(row['prompt_tokens']):,} tokens"
     )
     if row["parts"]:
         weights, live, kept, rest = row["parts"]
@@ -202,7 +203,7 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     body = [
         [
             _label(row, shared),
-            Markdown(f"{'≥ ' * is_lower_bound(row)}{number(sum(row['parts']))}"),
+            Markdown(f"{AT_LEAST * is_lower_bound(row)}{number(sum(row['parts']))}"),
             *map(number, row["parts"]),
         ]
         for row in rows
@@ -217,7 +218,7 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
             "the median peak, of two in the middle the lower."
         )
     if any(map(is_lower_bound, rows)):
-        notes.append("≥: sampled, a lower bound; then the rest of the process is one too.")
+        notes.append("≥: sampled, a lower bound; so is then the rest of the process.")
     return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
 
 

@@ -7,7 +7,7 @@ from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, code, number
 from kvpeak.report.pools import Measured, Pool, Times, advised, front, growing, pooled
 from kvpeak.report.pytorch import pytorch_section
-from kvpeak.report.style import COLOURS, MARKERS, Canvas, Figure, styled, svg
+from kvpeak.report.style import COLOURS, MARKERS, WIDTH, Canvas, Figure, styled, svg
 
 SLUG = "buffer-pools"
 
@@ -94,7 +94,7 @@ def pools_figure(found: list[Measured]) -> Figure | None:
     pools = [pool for pool in pooled(found) if pool.decode]
     if not pools:
         return None
-    figure = Canvas(figsize=(6.4, 3.6), layout="constrained")
+    figure = Canvas(figsize=(WIDTH, 4.4), layout="constrained")
     ax = figure.subplots()
     for style, pool in enumerate(pools):
         look = {"color": COLOURS[style % len(COLOURS)], "marker": MARKERS[style % len(MARKERS)]}
@@ -103,7 +103,7 @@ def pools_figure(found: list[Measured]) -> Figure | None:
     ax.axhline(1, color="0.6", linewidth=0.8)
     ax.set_xlabel("peak of the pool, in times of MLX's own")
     ax.set_ylabel("decode speed, likewise")
-    figure.legend(*ax.get_legend_handles_labels(), loc="outside right center")
+    figure.legend(*ax.get_legend_handles_labels(), loc="outside lower center", ncols=2)
     spoken = "; ".join(
         f"{pool.name}: peak {pool.peak:.2f}, decode {pool.decode.value:.2f}" for pool in pools
     )

@@ -8,6 +8,7 @@ from kvpeak.report.style import (
     COLOURS,
     HATCHES,
     MARKERS,
+    WIDTH,
     Canvas,
     Figure,
     canvas,
@@ -37,7 +38,7 @@ def captured_bytes(holders: list[dict]) -> Figure | None:
         )
         for label, rows in cells.items()
     ]
-    figure = Canvas(figsize=(6.4, 1.0 + 0.24 * len(bars)), layout="constrained")
+    figure = Canvas(figsize=(WIDTH, 1.6 + 0.28 * len(bars)), layout="constrained")
     ax = figure.subplots()
     styles = zip(roles, itertools.cycle(zip(COLOURS, HATCHES, strict=True)), strict=False)
     stack(ax, bars, dict(styles))

@@ -6,24 +6,32 @@ says the same thing again.
 
 import functools
 import io
+import textwrap
 from dataclasses import dataclass
 
 import matplotlib.style
 from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import MaxNLocator
 
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 LINES = {"before": "--", "after": "-"}
-MOST_COLUMNS = 3  # panels side by side
+WIDTH = 4.8  # inches; on a phone a figure is three quarters of that, and its text has to be read
+FONT, SMALL = 10, 8  # points
+MOST_COLUMNS = 2  # panels side by side
 MOST_PANELS = 6
 MOST_ROWS = 24  # pairs of cells in a figure
 MOST_SPOKEN = 3  # pairs of cells in an alt text
-TITLE_WIDTH = 30  # characters over a panel
+TITLE_WIDTH = 22  # characters over a panel
+LABEL_WIDTH = 24  # characters beside a row
+LEGEND_WIDTH = 28  # characters of an entry, two beside each other
+LINE_HEIGHT = 0.2  # inches of a legend's line
+LINE_WIDTH = 52  # characters over a figure
 STYLE = {
     "svg.hashsalt": "kvpeak",
     "svg.fonttype": "none",
-    "font.size": 8,
-    "axes.titlesize": 8,
+    "font.size": FONT,
+    "axes.titlesize": FONT,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -31,7 +39,7 @@ STYLE = {
     "grid.linewidth": 0.5,
     "axes.axisbelow": True,
     "legend.frameon": False,
-    "legend.fontsize": 7,
+    "legend.fontsize": FONT - 1,
 }
 HATCHES = ("", "////", "xx", "||", "\\\\\\\\", "++")
 
@@ -68,9 +76,7 @@ def canvas(panels: int, height: float):
     """
     columns = min(panels, MOST_COLUMNS)
     lines = -(-panels // columns)
-    figure = Canvas(
-        figsize=(max(3.6, 2.2 * columns + 0.4), height * lines + 0.3), layout="constrained"
-    )
+    figure = Canvas(figsize=(WIDTH, height * lines + 0.3), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False).ravel()
     for ax in axes[panels:]:
         ax.remove()
@@ -78,12 +84,15 @@ def canvas(panels: int, height: float):
 
 
 def legend(figure, axes) -> None:
-    """One legend for all panels, below them."""
+    """One legend for all panels, below them; the figure grows by its lines."""
     entries = {}
     for ax in axes:
         handles, labels = ax.get_legend_handles_labels()
         entries |= dict(zip(labels, handles, strict=True))
-    figure.legend(entries.values(), entries, loc="outside lower center", ncols=2)
+    columns = 2 if max(map(len, entries), default=0) <= LEGEND_WIDTH else 1
+    lines = -(-len(entries) // columns)
+    figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * (lines - 1))
+    figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns)
 
 
 def svg(figure) -> str:
@@ -117,12 +126,14 @@ def stack(ax, bars: list[tuple[str, list[float]]], parts: dict[str, tuple[str, s
         places = range(len(bars))
         ax.barh(places, widths, left=lefts, color=colour, hatch=hatch, label=name, **outline)
         lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
-    beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": 7}
+    beside = {"xytext": (3, 0), "textcoords": "offset points", "va": "center", "fontsize": FONT - 1}
     for row, total in enumerate(lefts):
         ax.annotate(f"{total:,.0f}", (total, row), **beside)
-    ax.set_yticks(range(len(bars)), [text for text, _ in bars])
+    names = [textwrap.fill(text, LABEL_WIDTH) for text, _ in bars]
+    ax.set_yticks(range(len(bars)), names, fontsize=SMALL)
     ax.invert_yaxis()
     ax.grid(axis="y", visible=False)
-    ax.margins(x=0.1)
+    ax.margins(x=0.15)
+    ax.xaxis.set_major_locator(MaxNLocator(4))
     ax.xaxis.set_major_formatter("{x:,.0f}")
-    ax.figure.legend(loc="outside lower center", ncols=len(parts))
+    ax.figure.legend(loc="outside lower center", ncols=2)

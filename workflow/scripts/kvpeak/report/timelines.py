@@ -1,6 +1,7 @@
 """Memory over time: the samples of one process, read from its folder and drawn."""
 
 import contextlib
+import textwrap
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from kvpeak.analysis.lead import spell_name
 from kvpeak.base.axes import AXES, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.base.untrusted import read_csv, read_object
-from kvpeak.report.style import COLOURS, Canvas, Figure, styled, svg
+from kvpeak.report.style import COLOURS, LINE_WIDTH, SMALL, WIDTH, Canvas, Figure, styled, svg
 
 NARROW = 0.05  # a phase of less than this share of the time has no room for its name
 
@@ -73,12 +74,12 @@ def memory_over_time(lines: list[Timeline]) -> Figure | None:
     lines = [line for line in lines if line.t_s]
     if not lines:
         return None
-    figure = Canvas(figsize=(6.4, 0.4 + 1.6 * len(lines)), layout="constrained")
+    figure = Canvas(figsize=(WIDTH, 0.5 + 2.0 * len(lines)), layout="constrained")
     axes = figure.subplots(len(lines), 1, squeeze=False, sharex=True, sharey=True)[:, 0]
     longest = max(line.t_s[-1] for line in lines)
     for ax, line in zip(axes, lines, strict=True):
         ax.plot(line.t_s, line.mib, color=COLOURS[1], linewidth=1)
-        ax.set_title(line.label, loc="left")
+        ax.set_title(textwrap.fill(line.label, LINE_WIDTH), loc="left")
         ax.set_ylabel("memory (MiB)")
         ax.yaxis.set_major_formatter("{x:,.0f}")
         ax.grid(axis="x", visible=False)
@@ -110,7 +111,7 @@ def _mark_phases(ax, line: Timeline, longest: float) -> None:
         ax.axvspan(start, end, facecolor=colour, hatch=hatch, **outline)
         if end - start >= NARROW * longest:
             middle = ((start + end) / 2, 1)
-            ax.annotate(name, middle, textcoords="offset points", fontsize=7, **above)
+            ax.annotate(name, middle, textcoords="offset points", fontsize=SMALL, **above)
 
 
 def _mark_turns(ax, line: Timeline, longest: float) -> None:
@@ -121,7 +122,9 @@ def _mark_turns(ax, line: Timeline, longest: float) -> None:
     last = float("-inf")
     for number, start in starts:
         if start - last >= NARROW * longest:
-            ax.text(start, 0.07, number, transform=foot, fontsize=6, ha="center", va="bottom")
+            ax.text(
+                start, 0.07, number, transform=foot, fontsize=SMALL - 1, ha="center", va="bottom"
+            )
             last = start
 
 

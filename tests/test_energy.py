@@ -10,8 +10,11 @@ import pytest
 from cells import Cell
 from fake_nvml import Nvml
 
+from kvpeak.analysis.processes import _joules_of
+from kvpeak.protocol.events import Conversation
 from kvpeak.runner import energy as runner_energy
-from kvpeak.runner.energy import Energy
+from kvpeak.runner.energy import Energy, _of
+from kvpeak.runner.watched import Watched
 from kvpeak.system.energy import Idle, idle, machine_meter, phase_joules
 from kvpeak.system.nvml import Gpu
 from kvpeak.system.process_memory import parse_joules, process_joules
@@ -222,3 +225,24 @@ def test_a_counter_is_read_at_the_marks_of_the_phases(tmp_path, monkeypatch):
     assert marks == sorted(marks)
     assert record["energy"]["process_j"] == marks[-1] - marks[0]
     assert [float(row["decode_j"]) > 0 for row in cell.rows()] == [True] * 3
+
+
+def test_a_run_of_forty_turns_has_forty_first_tokens():
+    """640 tokens are 600 steps; a plain run of 640 tokens has 639."""
+    run = {"decode_j": "1200.0", "generated_tokens": "640"}
+    turns = run | {"decode_s": "3.0", "decode_tok_s": "200.0"}
+    plain = run | {"decode_s": "", "decode_tok_s": ""}
+    assert _joules_of([turns], "decode_j", "generated_tokens") == 2.0
+    assert _joules_of([plain], "decode_j", "generated_tokens") == pytest.approx(1200 / 639)
+
+
+def test_the_joules_of_turns_are_added_and_one_that_is_too_short_is_not_guessed():
+    def turn(number: int, seconds: float) -> dict:
+        phase = {"phase": "decode-0", "turn": number, "start_s": 0.0, "end_s": seconds}
+        return phase | {"start_j": 0.0, "end_j": 100.0 * seconds}
+
+    watched = Watched(Conversation(0, 1))
+    watched.phases = [turn(1, 2.0), turn(2, 3.0)]
+    assert _of(watched, "decode-0", idle_w=20.0, step_s=0.1) == pytest.approx(5 * 80)
+    watched.phases.append(turn(3, 0.5))
+    assert _of(watched, "decode-0", idle_w=20.0, step_s=0.1) is None

@@ -106,6 +106,13 @@ def test_a_batch_names_the_first_difference_of_each_sequence():
     assert rows[0]["prefill_tok_s"] is None
 
 
+def test_a_batch_that_is_compared_in_the_end_has_that_in_its_last_run():
+    parts = [PART | {"turn": None, "sequence": n} for n in (1, 2)]
+    runs = [{"event": "run", "run": n, "warmup": False, "parts": parts} for n in (0, 1)]
+    rows = rows_of([*runs, {"event": "done", "first_differences": [None, 3]}])
+    assert [row["first_difference"] for row in rows] == [None, None, None, 3]
+
+
 def test_the_series_is_the_mean_of_recorded_runs_in_the_order_of_turns():
     rows = [
         {"turn": turn, "warmup": warmup, "held_rss_mib": value}

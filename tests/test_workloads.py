@@ -103,7 +103,7 @@ def test_the_run_of_a_session_sums_up_its_turns(model):
     workload = {"turns": [[turn.tokens, turn.generate] for turn in TURNS], "keep": "all"}
     told = []
     marks = Marks(told.append, lambda: told.append("first"))
-    found, peaks = workloads.run(session(model), workload, PROMPT, Path(), marks, compare=False)
+    found, peaks, _ = workloads.run(session(model), workload, PROMPT, Path(), marks)
     assert found["generated_tokens"] == 22
     assert found["decode_steps"] == 22 - 4
     assert found["prefill_s"] == sum(part["prefill_s"] for part in found["parts"])
@@ -130,9 +130,11 @@ def test_the_first_difference_of_a_sequence_is_found(model):
 
 def test_sequences_of_given_lengths_answer_as_they_do_alone(model):
     workload = {"batch": [31, 5, 17]}
-    found, _ = workloads.run(session(model), workload, PROMPT[:53], Path(), QUIET, compare=True)
+    asked = session(model)
+    found, _, answers = workloads.run(asked, workload, PROMPT[:53], Path(), QUIET)
     assert [part["prompt_tokens"] for part in found["parts"]] == [31, 5, 17]
-    assert found["first_differences"] == [None] * 3
+    compared = workloads.compare(asked, workload, PROMPT[:53], answers)
+    assert compared == {"first_differences": [None] * 3}
     ids = PROMPT.tolist()
     alone = [said(model, text, 6) for text in (ids[:31], ids[31:36], ids[36:53])]
     assert [part["tokens_sha256"] for part in found["parts"]] == [*map(digest, alone)]

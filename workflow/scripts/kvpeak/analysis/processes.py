@@ -153,10 +153,10 @@ def _mean_of(runs: Iterable[dict], column: str, folder: Path) -> float | None:
 
 
 def _joules_of(runs: Iterable[dict], joules: str, tokens: str) -> float | None:
-    """Joules a token of the runs that have both; of decode after its first token."""
+    """Joules a token of the runs that have both; of decode those after a first token."""
     try:
         pairs = [
-            (float(run[joules]), int(run[tokens]) - (joules == "decode_j"))
+            (float(run[joules]), _steps(run) if joules == "decode_j" else int(run[tokens]))
             for run in runs
             if run.get(joules) and run[tokens]
         ]
@@ -164,6 +164,13 @@ def _joules_of(runs: Iterable[dict], joules: str, tokens: str) -> float | None:
         return None
     counted = sum(count for _, count in pairs)
     return sum(each for each, _ in pairs) / counted if counted > 0 else None
+
+
+def _steps(run: dict) -> int:
+    """Tokens after a first one: each sequence and each turn of a run has a first one."""
+    if run["decode_s"] and run["decode_tok_s"]:
+        return round(float(run["decode_s"]) * float(run["decode_tok_s"]))
+    return int(run["generated_tokens"]) - 1
 
 
 def optional_work(record: Record) -> dict:

@@ -26,12 +26,20 @@ class Trend:
 
 
 def rows_of(events: list[dict]) -> list[dict]:
-    """The rows of TURNS in a process's events: one for each turn, request or sequence of a run."""
+    """The rows of TURNS in a process's events: one for each turn, request or sequence of a run.
+
+    A batch is compared when it has ended: `done` says what came of its last run.
+    """
+    runs = [event for event in events if event.get("event") == "run"]
+    last = next((event for event in events if event.get("event") == "done"), {})
     rows = []
-    for event in events:
-        if event.get("event") != "run" or not isinstance(event.get("parts"), list):
+    for event in runs:
+        if not isinstance(event.get("parts"), list):
             continue
-        differences = event.get("first_differences") or [None] * len(event["parts"])
+        compared = event.get("first_differences")
+        if event is runs[-1]:
+            compared = compared or last.get("first_differences")
+        differences = compared or [None] * len(event["parts"])
         for part, difference in zip(event["parts"], differences, strict=False):
             rows.append(
                 {name: part.get(name) for name in TURNS.names}

@@ -33,9 +33,9 @@ PACKAGES = (
 NO_METAL = "No Metal back-end"
 
 
-def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
-    """Emit the events from `started` to the last `run`; return the peaks of the whole process in
-    MiB.
+def run_cell(request: dict, blas: str | None, emit: Emit) -> dict:
+    """Emit the events from `started` to the last `run`; return what `done` says: the peaks of the
+    whole process in MiB, and what came of comparing a batch.
 
     Raises Unsupported, UserError, and what MLX raises when it cannot allocate.
     """
@@ -52,12 +52,12 @@ def run_cell(request: dict, blas: str | None, emit: Emit) -> dict[str, float]:
             begun=lambda turn, number=number: emit("turn_started", run=number, turn=turn),
             first=partial(emit, "prefilled", run=number),
         )
-        result, run_peaks = cell.run(marks, compare=number == 0)
+        result, run_peaks = cell.run(marks)
         peaks.append(run_peaks)
         emit("run", **run, **result, **run_peaks)
     if pool and request["options"].get("record"):
         pool.save(Path(request["folder"]), entry_name(request))
-    return {key: max(each[key] for each in peaks) for key in peaks[0]}
+    return {key: max(each[key] for each in peaks) for key in peaks[0]} | cell.compare()
 
 
 def start(cap: str, blas: str | None, emit: Emit, options: dict | None = None) -> Pool | None:
@@ -141,25 +141,25 @@ class Cell:
             **held.as_dict(),
         }
 
-    def run(self, marks: Marks, *, compare: bool) -> tuple[dict, dict[str, float]]:
-        """One run: the keys of its event that say what was generated and how fast, and its peaks.
-
-        compare: hold the sequences of a batch against their own single runs afterwards.
+    def run(self, marks: Marks) -> tuple[dict, dict[str, float]]:
+        """One run: the keys of its event that say what was generated and how fast, and its
+        peaks.
         """
         if not self._workload:
             result, peaks = self.generate(marks.first)
             return {"prompt_tokens": self.prompt.size, **measured(result)}, peaks
         self._phase("prefill")
-        result, peaks = workloads.run(
-            self._session(),
-            self._workload,
-            self.prompt,
-            self._folder,
-            self._marking(marks),
-            compare=compare,
+        result, peaks, self._parts = workloads.run(
+            self._session(), self._workload, self.prompt, self._folder, self._marking(marks)
         )
         self._phase("between")
         return result, peaks
+
+    def compare(self) -> dict:
+        """Where the sequences of the last run's batch differ from their own single runs."""
+        if not self._workload:
+            return {}
+        return workloads.compare(self._session(), self._workload, self.prompt, self._parts)
 
     def _marking(self, marks: Marks) -> Marks:
         """The same marks, in the recording of a pool of ours too."""

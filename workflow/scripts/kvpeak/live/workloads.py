@@ -57,22 +57,16 @@ def run(
     prompt: mx.array,
     folder: Path,
     marks: Marks,
-    *,
-    compare: bool,
-) -> tuple[dict, dict]:
-    """One run of a workload: the keys of its event, its parts among them, and its peaks in MiB.
+) -> tuple[dict, dict, list[Part]]:
+    """One run of a workload: the keys of its event, its peaks in MiB, and its parts.
 
-    compare: hold the sequences of a batch against their own single runs afterwards. `folder` may
-    hold files meanwhile.
+    `folder` may hold files meanwhile.
     """
+    compared = {}
     if "batch" in workload:
         prompts = cut(prompt, lengths_of(workload["batch"], prompt.size))
         parts, whole, peaks = batch(session, prompts, marks.first)
-        found = whole_run(parts) | whole | {"parts": as_event(parts)}
-        if compare:
-            found["first_differences"] = differences(session, prompts, parts)
-        return found, peaks
-    compared = {}
+        return whole_run(parts) | whole | {"parts": as_event(parts)}, peaks, parts
     if "shared_prefix" in workload:
         shared = workload["shared_prefix"]
         parts, where = shared_prefix(session, prompt, shared, folder, marks)
@@ -82,7 +76,17 @@ def run(
         parts = list(turns(session, prompt, asked, workload["keep"], marks))
     else:
         parts = list(requests(session, prompt, workload["repeat"], marks))
-    return whole_run(parts) | {"parts": as_event(parts)} | compared, largest(parts)
+    return whole_run(parts) | {"parts": as_event(parts)} | compared, largest(parts), parts
+
+
+def compare(session: Session, workload: dict, prompt: mx.array, parts: list[Part]) -> dict:
+    """The key of the event `done` that holds a batch's sequences against their own single runs;
+    {} for other workloads.
+    """
+    if "batch" not in workload:
+        return {}
+    prompts = cut(prompt, lengths_of(workload["batch"], prompt.size))
+    return {"first_differences": differences(session, prompts, parts)}
 
 
 def requests(session: Session, prompt: mx.array, times: int, marks: Marks) -> Iterator[Part]:

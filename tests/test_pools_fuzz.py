@@ -2,6 +2,9 @@
 
 import contextlib
 import io
+import json
+import lzma
+import os
 import pickle
 import pickletools
 import tempfile
@@ -14,6 +17,7 @@ from hypothesis import strategies as st
 from kvpeak.base.errors import UserError
 from kvpeak.pools import snapshot, snapshot_file, trace
 from kvpeak.pools.replay import Setting, policies, replay
+from kvpeak.pools.sources import open_traces
 from kvpeak.pools.trace import BIRTHS, Op, Trace
 
 QUIET = settings(max_examples=150, deadline=None, suppress_health_check=[*HealthCheck])
@@ -230,6 +234,19 @@ BOMBS = {
         snapshot_with(frames=looped()),
         "an event that is not PyTorch's",
     ),
+    "frames to compare that hold themselves": (
+        pickle.dumps(
+            {
+                "device_traces": [
+                    [
+                        EVENT | {"action": "segment_free", "frames": looped()},
+                        EVENT | {"action": "oom", "size": 2**30, "frames": looped()},
+                    ]
+                ]
+            }
+        ),
+        "an event that is not PyTorch's",
+    ),
     "a size beyond any device": (snapshot_with(size=2**62), "larger than any device"),
 }
 
@@ -258,3 +275,26 @@ def test_many_annotations_that_close_in_the_order_they_were_opened():
     found = {"device_traces": [[EVENT | {"time_us": 10_000 + 2}]], "external_annotations": marks}
     (trace,) = snapshot.traces({"segments": []} | found, "s")
     assert trace.phases[trace.phase[0]] == "phase 9999"
+
+
+def test_a_file_of_events_that_take_no_place_is_refused(tmp_path):
+    path = tmp_path / "t.kvtrace"
+    count = 2**22
+    head = {key: getattr(Trace(), key) for key in trace._HEAD}
+    head |= {"events": count, "lengths": [count] * 7}
+    path.write_bytes(trace.MAGIC + lzma.compress(json.dumps(head).encode() + b"\n" + bytes(2**20)))
+    with pytest.raises(UserError, match="columns of a sensible length"):
+        trace.read(path)
+
+
+def test_a_line_without_an_end_is_refused(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("op,id,bytes\nalloc," + "a" * 200_000)
+    with pytest.raises(UserError, match="a line of more than 100,000 characters"):
+        open_traces(path)
+
+
+def test_a_pipe_is_not_read(tmp_path):
+    os.mkfifo(tmp_path / "t.csv")
+    with pytest.raises(UserError, match="expected a regular file"):
+        open_traces(tmp_path / "t.csv")

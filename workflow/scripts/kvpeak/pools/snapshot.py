@@ -209,7 +209,9 @@ class _Importer:
     def _alike(first: dict, second: dict) -> bool:
         """Whether two events have one stack, as those of one request have."""
         one, other = first.get("frames"), second.get("frames")
-        return not one or not other or one is other or one[:COMPARED] == other[:COMPARED]
+        if not one or not other or one is other:
+            return True
+        return [*map(_spelled, one[:COMPARED])] == [*map(_spelled, other[:COMPARED])]
 
     def _what_was_there(self, events: list[dict]) -> None:
         """The buffers that were held before the history begins, in their segments."""

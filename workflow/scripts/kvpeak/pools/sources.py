@@ -6,6 +6,7 @@ import io
 import lzma
 import zlib
 from array import array
+from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
@@ -13,6 +14,7 @@ from kvpeak.pools import snapshot, trace
 from kvpeak.pools.trace import Op, Trace
 
 _XZ, _GZIP, _PICKLE = b"\xfd7zXZ\x00", b"\x1f\x8b", b"\x80"
+LONGEST_LINE = 100_000  # characters of a CSV
 _CSV_COLUMNS = {"time", "op", "id", "bytes", "stream", "phase", "stack"}
 
 
@@ -35,6 +37,8 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
             return [read_csv(io.TextIOWrapper(file, "utf-8-sig", newline=""), path)]
     except (lzma.LZMAError, EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path}: a damaged compressed file ({error})") from None
+    except csv.Error as error:
+        raise UserError(f"{path}: {error}") from None
     except UnicodeDecodeError:
         raise UserError(
             f"{path}: not a trace; expected a kvpeak trace ({trace.SUFFIX}), a snapshot of "
@@ -43,6 +47,8 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
 
 
 def _start(path: Path) -> bytes:
+    if path.exists() and not path.is_file():
+        raise UserError(f"{path}: expected a regular file")
     with path.open("rb") as file:
         return file.read(16)
 
@@ -53,7 +59,7 @@ def read_csv(file, path: Path) -> Trace:
     `op` is one of our operations in small letters; `id` any text that names a buffer while it
     lives.
     """
-    reader = csv.DictReader(file)
+    reader = csv.DictReader(_lines(file, path))
     header = set(reader.fieldnames or ())
     if not {"op", "id", "bytes"} <= header or header - _CSV_COLUMNS:
         raise UserError(
@@ -64,6 +70,14 @@ def read_csv(file, path: Path) -> Trace:
     for row in reader:
         made.add(reader.line_num, row)
     return made.trace
+
+
+def _lines(file, path: Path) -> Iterator[str]:
+    """The lines of a text, none of them longer than LONGEST_LINE."""
+    while line := file.readline(LONGEST_LINE + 1):
+        if len(line) > LONGEST_LINE:
+            raise UserError(f"{path}: a line of more than {LONGEST_LINE:,} characters")
+        yield line
 
 
 class _FromRows:

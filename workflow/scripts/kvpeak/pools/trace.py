@@ -7,6 +7,7 @@ standard library only.
 
 import json
 import lzma
+import os
 import sys
 from array import array
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ MAGIC = b"kvpeak trace 1\n"
 SUFFIX = ".kvtrace"
 _LONGEST_HEADER = 2**26  # bytes; names, stacks and notes of a real trace need far less
 _MOST_EVENTS = 2**28
+_MOST_A_BYTE = 64  # events that a byte of a file may hold; recorded ones hold 0.3 to 2
 
 
 class Op(IntEnum):
@@ -120,11 +122,13 @@ def read(path: Path) -> Trace:
             with lzma.open(file) as body:
                 head = json.loads(body.readline(_LONGEST_HEADER))
                 trace = Trace(**{key: head[key] for key in _HEAD})
-                _check_head(trace, head)
+                _check_head(trace, head, os.fstat(file.fileno()).st_size)
                 columns = [_unplaned(body, length) for length in head["lengths"]]
                 if body.read(1):
                     raise ValueError("more data than columns")
             _decode(trace, head["events"], columns)
+        except RecursionError:
+            raise UserError(f"{path}: a header that is nested too deeply") from None
         except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
             raise UserError(f"{path}: a damaged kvpeak trace ({error})") from None
         except OverflowError as error:
@@ -132,7 +136,7 @@ def read(path: Path) -> Trace:
     return trace
 
 
-def _check_head(trace: Trace, head: dict) -> None:
+def _check_head(trace: Trace, head: dict, file_bytes: int) -> None:
     for key in ("notes", "streams", "phases", "stacks"):
         names = getattr(trace, key)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -143,7 +147,8 @@ def _check_head(trace: Trace, head: dict) -> None:
     for number in (trace.memory, trace.below, head["events"], *head["lengths"]):
         if type(number) is not int or number < 0:
             raise ValueError("expected numbers that are not negative")
-    if len(head["lengths"]) != 7 or max(head["events"], *head["lengths"]) > _MOST_EVENTS:
+    most = min(_MOST_EVENTS, 2**20 + _MOST_A_BYTE * file_bytes)
+    if len(head["lengths"]) != 7 or max(head["events"], *head["lengths"]) > most:
         raise ValueError("expected seven columns of a sensible length")
 
 

@@ -1,9 +1,9 @@
 """One reader of config.json for all: synonyms, nulls, a language model inside another."""
 
 import json
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.model_config import (
@@ -29,7 +29,7 @@ QWEN = {
     "max_position_embeddings": 128,
     "torch_dtype": "bfloat16",
 }
-TYPES = json.loads((Path(__file__).parent / "data/model_types.json").read_text())["types"]
+TYPES = {file.stem: json.loads(file.read_text()) for file in ROOT.glob("config/model-types/*.json")}
 
 
 @pytest.mark.parametrize("key", ["dtype", "torch_dtype"])

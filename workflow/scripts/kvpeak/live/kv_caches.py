@@ -114,13 +114,18 @@ def layers_text(caches: list) -> str:
 
 
 @contextmanager
-def last_update(caches: list) -> Iterator[list[str]]:
-    """Note which cache was given keys and values last, while the block runs.
+def last_update(caches: list, own: list) -> Iterator[list[str]]:
+    """Note which cache was given keys and values last, while the block runs, of those that are not
+    what the model makes itself (`own`).
 
     Yields a list whose last entry names it: `layer 3 (QuantizedKVCache)`.
     """
     noted: list[str] = []
-    watched = [(layer, cache) for layer, cache in leaves(caches) if hasattr(cache, UPDATE)]
+    watched = [
+        named
+        for named, (_, kept) in zip(leaves(caches), leaves(own), strict=True)
+        if hasattr(named[1], UPDATE) and type(named[1]) is not type(kept)
+    ]
     for layer, cache in watched:
         name = f"layer {layer} ({type(cache).__name__})"
         setattr(cache, UPDATE, _noting(getattr(cache, UPDATE), noted, name))

@@ -232,6 +232,10 @@ def _dtype(name: str) -> mx.Dtype:
 
 
 def said(error: Exception) -> str:
-    """What an error of mlx-lm's says, in the beginning of one line."""
+    """What an error of mlx-lm's says, in the beginning of one line.
+
+    Of a call with the wrong arguments the list of the right ones is left out.
+    """
     text = " ".join(str(error).split()) or type(error).__name__
+    text = text.split(". The following argument types are supported:")[0]
     return text if len(text) <= LONGEST_REASON else text[:LONGEST_REASON] + "…"

@@ -209,21 +209,21 @@ class Cell:
         Builds the graphs of a pass over two tokens and one over the next, and computes neither.
         Raises Unsupported if that fails with this cache and works with mlx-lm's.
         """
+        own = make_caches("mlx-lm", self._model, 3)
         try:
-            self._trace(make_caches("mlx-lm", self._model, 3))
+            self._trace(own)
         except Exception as error:  # mlx-lm's models raise anything
             if NO_METAL in str(error):
                 raise Unsupported(f"the model's kernels need Metal: {said(error)}") from error
             raise UserError(f"mlx-lm cannot run the model of this config: {said(error)}") from error
         caches = self._caches()
-        with attention.calls() as calls, last_update(caches) as last:
+        with attention.calls() as calls, last_update(caches, own) as last:
             try:
                 logits = self._trace(caches)
             except Exception as error:  # mlx-lm's models raise anything
                 where = f"{last[-1]}: " if last else ""
-                raise Unsupported(
-                    f"kv_cache {self._kv_cache}: {where}the model cannot use it: {said(error)}"
-                ) from error
+                why = refusal(self._kv_cache, error)
+                raise Unsupported(f"kv_cache {self._kv_cache}: {where}{why}") from error
         check_ids(self.prompt.tolist(), logits.shape[-1], self._prompt_file)
         state = arrays_of([cache.state for cache in caches])
         floating = (leaf.dtype for leaf in [*state, logits] if is_floating(leaf))
@@ -232,6 +232,13 @@ class Cell:
     def _trace(self, caches: list) -> mx.array:
         self._model(mx.zeros((1, 2), mx.uint32), cache=caches)
         return self._model(mx.zeros((1, 1), mx.uint32), cache=caches)
+
+
+def refusal(kv_cache: str, error: Exception) -> str:
+    """Why a model's pass failed with a cache that is not its own."""
+    if kv_cache.startswith("quantized-") and isinstance(error, (TypeError, AttributeError)):
+        return f"the model computes with arrays, and a quantised cache gives tuples: {said(error)}"
+    return f"the model cannot use it: {said(error)}"
 
 
 def entry_name(request: dict) -> str:

@@ -93,6 +93,25 @@ def test_the_shapes_say_the_least_work(cells):
     assert int(row["prefill_flops"]) > 0 and int(row["decode_bytes"]) > 0
 
 
+def test_what_the_engine_measured_goes_before_the_shapes(cells):
+    """A quantised cache's bytes, in the tables and in the least that a decode step moves."""
+    held = {"kv_bytes_per_token": 72, "kv_window_bytes": 0, "kv_state_bytes": 0}
+    quantised = RECORD["request"] | {"kv_cache": "quantized-8"}
+    layers = {"kv_layers": "layers 0-1: QuantizedKVCache"}
+    cells(1, [1, 1])
+    names = (*NAMES[:3], "quantized-8", *NAMES[4:])
+    cells(1, [1, 1], names, request=quantised, engine=RECORD["engine"] | held | layers)
+    main(aggregate, [])
+    plain, row = read("summary")
+    assert (row["kv_bytes_per_token"], row["kv_bytes_from_shapes"]) == ("72", "256")
+    assert row["kv_difference"] == "8 bits, a scale and a bias for each 64 values"
+    assert row["kv_layers"] == "layers 0-1: QuantizedKVCache"
+    fewer = int(plain["decode_bytes"]) - int(row["decode_bytes"])
+    context = RECORD["request"]["prompt"]["tokens"] + RECORD["request"]["protocol"]["generate"] / 2
+    assert fewer == (256 - 72) * (context + 1)
+    assert row["prefill_flops"] == plain["prefill_flops"]
+
+
 @pytest.mark.parametrize(
     "change",
     [

@@ -11,9 +11,10 @@ import pytest
 from kvpeak.analysis.fits import Growth, Point, Prefill, Series, growth_of, longest
 from kvpeak.analysis.longest import fits_rows, sentence
 from kvpeak.analysis.results import Results
+from kvpeak.analysis.series import read_series
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import FITS
-from kvpeak.base.numbers import bytes_of
+from kvpeak.base.numbers import MIB, bytes_of
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
 WEIGHTS, PROCESS = 18_000.0, 300.0
@@ -194,13 +195,13 @@ def test_what_is_no_size_is_refused(text):
         bytes_of(text)
 
 
-def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025)) -> Results:
+def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat") -> Results:
     """Results of one series, with the records that its cells have left in `folder`."""
     (folder / "model").mkdir(parents=True)
     (folder / "model/config.json").write_text(json.dumps({"max_position_embeddings": 8000}))
     summary = {}
     for tokens in lengths:
-        names = ("mlx", "m", f"p-{tokens}", "cat", "none", "default")
+        names = ("mlx", "m", f"p-{tokens}", kv_cache, "none", "default")
         record = {
             "request": {
                 "model": {"folder": str(folder / "model")},
@@ -244,6 +245,13 @@ def test_where_every_position_fits_the_sentence_says_so(tmp_path):
     assert sentence(rows) == (
         "Predicted: this machine's 23 GiB hold as long a prompt as each model takes."
     )
+
+
+def test_a_token_beyond_a_chunk_takes_what_the_caches_hold_of_it(tmp_path):
+    """Whatever the cache is; the engine has measured it."""
+    results = results_of(tmp_path, lambda n: 1e-3 * n, kv_cache="quantized-8")
+    (found,) = read_series(results, tmp_path)
+    assert found.prefill.cached == 4096 / MIB
 
 
 def test_a_damaged_record_costs_its_cell_only(tmp_path):

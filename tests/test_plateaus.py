@@ -74,6 +74,14 @@ def test_a_plateau_elsewhere_is_not_called_the_limit(tmp_path):
     assert "limit" not in spell_growth(found)
 
 
+def test_windows_and_states_are_no_part_of_the_limit(tmp_path):
+    write(tmp_path, samples(1.1, 30))
+    more = {"peak_pool_mib": ROW["peak_pool_mib"] + 10}
+    held = {"kv_window_bytes": 8 << 20, "kv_state_bytes": 2 << 20}
+    assert growth_of(tmp_path, ROW | more | held).at_limit
+    assert not growth_of(tmp_path, ROW | more).at_limit
+
+
 def test_growth_without_a_limit_is_named(tmp_path):
     write(tmp_path, samples(4.6, 1000))
     found = growth_of(tmp_path, ROW | {"cap_bytes": str(1 << 62)})

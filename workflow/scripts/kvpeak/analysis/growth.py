@@ -73,10 +73,9 @@ def pool_growth_mib(kv_bytes_per_token: int, prompt_tokens: int, generated_token
     """The MiB that growing KV tensors leave in a pool which never finds a freed one large enough.
 
     Each of the generated − 1 decode steps i writes new tensors one token longer and frees those of
-    T + i tokens, T being the prompt's: the sum over i of kv_bytes_per_token · (T + i), where
-    kv_bytes_per_token is 2 · layers · kv_heads · head_dim · itemsize. This holds where sizes are
-    not rounded: MLX's CPU allocator. On Metal and CUDA sizes above a page are rounded up to 16 KiB,
-    so that tensors of neighbouring lengths share a size.
+    T + i tokens, T being the prompt's: the sum over i of kv_bytes_per_token · (T + i). This holds
+    where sizes are not rounded: MLX's CPU allocator. On Metal and CUDA sizes above a page are
+    rounded up to 16 KiB, so that tensors of neighbouring lengths share a size.
     """
     steps = range(generated_tokens - 1)
     return kv_bytes_per_token * sum(prompt_tokens + i for i in steps) / MIB

@@ -275,7 +275,7 @@ def _judge_pool_growth(claim, group, cells, results, placed):
     of, to = (results.summary[cell] for cell in cells)
     found = of[claim["column"]] - to[claim["column"]]
     if of["kv_bytes_per_token"] is None:
-        return Verdict.NOT_TESTABLE, "the model's shapes are not known"
+        return Verdict.NOT_TESTABLE, "what its cache holds is not known"
     predicted = growth.pool_growth_mib(
         int(of["kv_bytes_per_token"]), int(of["prompt_tokens"]), int(of["generated_tokens"])
     )

@@ -93,13 +93,15 @@ def _limit_mib(row: dict) -> float | None:
 
 
 def _at_limit(row: dict, limit: float | None) -> bool:
-    """Whether the pool's peak, less the weights and the whole cache, is the limit."""
+    """Whether the pool's peak, less the weights and all that the caches hold, is the limit."""
     needed = (row["peak_pool_mib"], row["loaded_mib"], row["kv_bytes_per_token"])
     if limit is None or None in needed:
         return False
     pool, loaded, kv = needed
     length = int(row["prompt_tokens"]) + int(row["generated_tokens"])
-    return abs(pool - loaded - kv * length / MIB - limit) <= NEAR_LIMIT * limit
+    fixed = (row.get("kv_window_bytes") or 0) + (row.get("kv_state_bytes") or 0)
+    held = (kv * length + fixed) / MIB
+    return abs(pool - loaded - held - limit) <= NEAR_LIMIT * limit
 
 
 def spell_growth(growth: Growth) -> str:

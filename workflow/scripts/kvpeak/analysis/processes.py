@@ -11,6 +11,7 @@ from pathlib import Path
 from statistics import fmean
 
 from kvpeak.analysis.headline import counter_of
+from kvpeak.analysis.kv_held import difference
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
 from kvpeak.analysis.workloads import rows_of
 from kvpeak.base.columns import ENERGY, PEAKS, RUNS, SPEEDS
@@ -23,7 +24,7 @@ from kvpeak.inputs.shapes import kv_bytes_per_token
 
 UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
 HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
-WORK = (*HELD, "kv_bytes_from_shapes", "prefill_flops", "decode_bytes")
+WORK = (*HELD, "kv_bytes_from_shapes", "kv_difference", "prefill_flops", "decode_bytes")
 HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "uuid"))
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
@@ -199,7 +200,11 @@ def work(record: Record, measured: float | None) -> dict:
         return {}
     formula = kv_bytes_per_token(config, dtype)
     found = {"kv_bytes_from_shapes": formula}
-    if not keeps_all(request["kv_cache"]):
+    if layers := record.text("engine", "kv_layers"):
+        found["kv_difference"] = difference(
+            config, dtype, request["kv_cache"], layers, measured, formula
+        )
+    if not (keeps_all(request["kv_cache"]) or measured):
         return found
     found["kv_bytes_per_token"] = kv_bytes(config, dtype)
     shapes = counted_shapes(config, dtype)

@@ -31,6 +31,7 @@ _TEXT = (
         "env",
         "cap_bytes",
         "kv_layers",
+        "kv_difference",
         "blas",
     ),
     *("energy_source", "harness", "dirty", "flags", "detail", "peak_source"),

@@ -6,13 +6,12 @@ from kvpeak.analysis.fits import Point, Prefill, Series
 from kvpeak.analysis.results import Results
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
-from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.layout import RECORD_FILE
+from kvpeak.base.model_config import sizes
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_object
 
 OTHER_AXES = tuple(axis for axis in AXES if axis != "prompt")
-POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length")
 
 
 def read_series(results: Results, folder: Path) -> list[Series]:
@@ -62,7 +61,7 @@ def _prefill(request: dict, row: dict) -> Prefill:
     cached = row["kv_bytes_per_token"]
     return Prefill(
         chunk if isinstance(chunk, int) else None,
-        None if cached is None or not keeps_all(row["kv_cache"]) else cached / MIB,
+        None if cached is None else cached / MIB,
     )
 
 
@@ -86,9 +85,8 @@ def _positions(model: dict) -> int | None:
             config = read_object(file)
         except (OSError, UserError):
             continue
-        for key in POSITIONS:
-            if type(config.get(key)) is int and config[key] > 0:
-                return config[key]
+        if (found := sizes(config).positions) is not None:
+            return found
     return None
 
 

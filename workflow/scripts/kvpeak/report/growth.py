@@ -1,4 +1,4 @@
-"""Why the pool grows: the prediction from the shapes, held against the cells."""
+"""Why the pool grows: the prediction from what caches hold, held against the cells."""
 
 from kvpeak.analysis.growth import pool_growth_mib
 from kvpeak.analysis.results import Results

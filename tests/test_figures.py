@@ -180,10 +180,11 @@ def test_figures_of_thousands_of_cells_stay_small(cap):
         for i in range(50)
         for j in range(40)
     ]
-    for figure in (
-        figures.peak_by_length(replace(cap, pairs=many)),
-        figures.speed_ratios(replace(cap, pairs=many)),
+    for figure, shown in (
+        (figures.peak_by_length(replace(cap, pairs=many)), "6 of 50 panels"),
+        (figures.speed_ratios(replace(cap, pairs=many)), "24 of 2,000 pairs of cells"),
     ):
+        assert f"Shown are those {shown} that change most." in figure.caption
         assert len(figure.svg) < 200_000
         assert len(figure.alt) < 500
         assert " more." in figure.alt
@@ -200,6 +201,27 @@ def test_speed_ratios_show_every_pair_and_its_interval(cap):
         in figure.alt
     )
     assert "tiny, alice-512, prealloc: prefill 1.00, n = 1 and 1" in figure.alt
+
+
+def test_ratios_that_are_far_apart_have_a_logarithmic_axis(cap):
+    def with_ratio(pair, value):
+        change = pair.speeds["prefill_tok_s"]
+        far = replace(change, ratio=replace(change.ratio, value=value, low=value, high=value))
+        return replace(pair, speeds=pair.speeds | {"prefill_tok_s": far})
+
+    pairs = [pair for pair in cap.pairs if pair.speeds]
+    near = texts(figures.speed_ratios(cap))
+    pairs = [with_ratio(pairs[0], 60.0), *(with_ratio(pair, 0.5) for pair in pairs[1:])]
+    assert not {"0.1", "10", "100"} & set(near)
+    assert "10" in texts(figures.speed_ratios(replace(cap, pairs=pairs)))
+
+
+def test_a_cell_that_did_not_finish_makes_no_peak_a_sampled_one(cap):
+    pair = next(pair for pair in cap.pairs if pair.complete)
+    source = {"peak_source": "VmHWM, last sample (a lower bound)"}
+    ended = replace(pair, after=pair.after | source)
+    assert figures.sampled([ended])
+    assert not figures.sampled([replace(pair, after=ended.after | {"outcome": "unsupported"})])
 
 
 def test_names_with_signs_of_xml_stay_names(cap):

@@ -39,6 +39,7 @@ from kvpeak.report.fits import fits_section
 from kvpeak.report.growth import growth_section
 from kvpeak.report.history import history_section
 from kvpeak.report.instruments import instruments_section
+from kvpeak.report.kv_held import kv_section
 from kvpeak.report.limits import limits_section
 from kvpeak.report.opening import opening, where_table
 from kvpeak.report.pools import pools_of
@@ -80,6 +81,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "pools": pools_section(
             pools_of(results, matrix.variants, folder / "cells"), read_pytorch(matrix, folder)
         ),
+        "kv_held": kv_section(summary),
         "growth": growth_section(results),
         "workloads": workloads_section(results),
         "fits": fits_section(fits_rows(results, folder)),
@@ -171,8 +173,11 @@ def measured(summary: list[dict]) -> dict:
 def doubtful(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
     """What did not end well, was not measured, or is doubtful."""
     summary = list(results.summary.values())
+    outcomes = [row for row in summary if row["outcome"] != "ok"]
+    kinds = Counter(row["outcome"] for row in outcomes).most_common()
     return {
-        "outcomes": [row for row in summary if row["outcome"] != "ok"],
+        "outcomes": outcomes,
+        "outcome_kinds": ", ".join(f"{count:,} {outcome}" for outcome, count in kinds),
         "flagged": flagged(summary),
         "far_off": [
             {"row": row, "runs": results.outliers[cell]}
@@ -189,8 +194,10 @@ def doubtful(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
 
 def origin(folder: Path, records: list[dict], reader: sources.Reader) -> dict:
     """Where the results come from."""
+    models = sources.models(records)
     return {
-        "models": sources.models(records),
+        "models": models,
+        "alike": sources.alike(models),
         "prompts": sources.prompts(records),
         "environments": sources.environments(folder, reader),
         "builds": sources.builds(folder, reader),

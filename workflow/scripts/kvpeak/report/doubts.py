@@ -13,6 +13,7 @@ DAMAGED_SHOWN = 12
 MOST_REASONS = 3  # for cells that do not run here, which finding.md names
 NARROW = ("commit", "model", "prompt")  # axes of which one name says nothing of others
 FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
+RANDOM_SHOWN = 6  # models; more are only counted
 MOST_FLAGGED = (
     0.5  # a larger share of flagged cells says something of the machine, not of the cells
 )
@@ -63,10 +64,11 @@ def _of_the_method(found: dict) -> list[Markdown]:
                 "and their footprint is not the engine's. It is the replayed pool and the weights "
                 "in a process of its own, without the engine's runtime and the host's mask."
             )
-    sampled = [row for row in found["summary"] if is_lower_bound(row)]
+    ended = [row for row in found["summary"] if row["outcome"] == "ok"]
+    sampled = [row for row in ended if is_lower_bound(row)]
     if sampled:
         lines.append(
-            f"The peaks of {number(len(sampled))} of {number(len(found['summary']))} cells were "
+            f"The peaks of {number(len(sampled))} of {number(len(ended))} cells were "
             "sampled: each is a lower bound, and a short peak can be missed."
         )
     missed = [row for row in found["summary"] if row.get("missed_mib", 0) >= MISSED_MIB]
@@ -158,8 +160,10 @@ def _of_the_setting(found: dict) -> list[Markdown]:
     random = [code(model["name"]) for model in found["models"] if model["weights"] == "random"]
     if random:
         has = "has" if len(random) == 1 else "have"
+        of = f"{len(random)} of {len(found['models'])} models"
+        names = ", ".join(random) if len(random) <= RANDOM_SHOWN else of
         lines.append(
-            f"{', '.join(random)} {has} random weights in the model's shapes: memory and speed are "
+            f"{names} {has} random weights in the model's shapes: memory and speed are "
             "those of the shapes, the text means nothing."
         )
     for axis, name in found["single"].items():

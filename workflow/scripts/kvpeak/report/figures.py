@@ -12,6 +12,7 @@ from kvpeak.report.pairs import (
     label,
     largest,
     largest_panels,
+    most_changed,
     one_process,
     panel,
     replayed,
@@ -47,6 +48,7 @@ PARTS = {  # of a peak → its colour and hatch
     "free, kept in the pool": (COLOURS[0], "////"),
     "rest of the process": ("white", ""),
 }
+FAR_APART = 10  # times; ratios of which one is so much another have a logarithmic axis
 COUNTERS = {
     "peak_footprint_mib": "operating\nsystem",
     "peak_device_mib": "device",
@@ -69,7 +71,8 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
     if not pairs:
         return None
     before, after = sides(comparison)
-    panels = largest_panels(grouped(pairs, lambda pair: panel(comparison, pair)))
+    every = grouped(pairs, lambda pair: panel(comparison, pair))
+    panels = largest_panels(every)
     pairs = [pair for members in panels.values() for pair in members]
     caches = list(dict.fromkeys(map(cache_of, pairs)))
     figure, axes = canvas(len(panels), height=2.4)
@@ -88,7 +91,10 @@ def peak_by_length(comparison: Comparison) -> Figure | None:
         alt=f"Peak memory against prompt length, {before} → {after}. " + spoken(pairs, spell_peaks),
         caption=f"The process's peak memory; open markers and broken lines: {before}, filled "
         f"markers and solid lines: {after}. A point is the median of the cell's processes, a bar "
-        "their range." + sampled(pairs) + replayed(pairs),
+        "their range."
+        + most_changed(len(panels), len(every), "panels")
+        + sampled(pairs)
+        + replayed(pairs),
         svg=svg(figure),
     )
 
@@ -214,7 +220,8 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
     """Speed after / before of every pair with its 95 % interval, beside the margin that counts as
     the same.
     """
-    pairs = largest([pair for pair in comparison.pairs if pair.speeds])
+    every = [pair for pair in comparison.pairs if pair.speeds]
+    pairs = largest(every)
     columns = [
         name
         for name in ("prefill_tok_s", "decode_tok_s")
@@ -233,6 +240,10 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
         for row, pair in enumerate(pairs):
             if column in pair.speeds:
                 _draw_ratio(ax, row, pair.speeds[column].ratio)
+        if _far_apart([pair.speeds[column].ratio for pair in pairs if column in pair.speeds]):
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter("{x:g}")
+            ax.xaxis.set_minor_formatter("")
         ax.set_xlabel(SPEEDS[column][0])
         ax.grid(axis="y", visible=False)
     axes[0].set_yticks(range(len(pairs)), names, fontsize=SMALL)
@@ -245,9 +256,16 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
         alt=f"Ratio of speeds, {after} / {before}. "
         + spoken(pairs, lambda pair: spell_ratios(comparison, pair, columns)),
         caption=f"Speed with {after} divided by speed with {before}; bars are 95 % intervals over "
-        "processes, grey is ± 5 %. Open markers have no interval: there are too few processes.",
+        "processes, grey is ± 5 %. Open markers have no interval: there are too few processes."
+        + most_changed(len(pairs), len(every), "pairs of cells"),
         svg=svg(figure),
     )
+
+
+def _far_apart(ratios: list[Ratio]) -> bool:
+    """Whether the ratios differ by so much that one would hide the others on a linear axis."""
+    values = [ratio.value for ratio in ratios]
+    return min(values) > 0 and max(values) > FAR_APART * min(values)
 
 
 def _draw_ratio(ax, row: int, ratio: Ratio) -> None:

@@ -93,12 +93,20 @@ def spell_ratios(comparison: Comparison, pair: Pair, columns) -> str:
     return f"{label(comparison, pair)}: {', '.join(spoken)}"
 
 
+def any_sampled(pairs: list[Pair]) -> bool:
+    """Whether a peak that is compared was sampled; one of a cell that did not finish is not."""
+    sides = [side for pair in pairs for side in (pair.before, pair.after)]
+    return any(is_lower_bound(side) for side in sides if side and side["outcome"] == "ok")
+
+
 def sampled(pairs: list[Pair]) -> str:
     """What a sampled peak is; '' where none was sampled."""
-    sides = [side for pair in pairs for side in (pair.before, pair.after) if side]
-    if not any(map(is_lower_bound, sides)):
-        return ""
-    return " The peaks were sampled: each is a lower bound."
+    return " The peaks were sampled: each is a lower bound." if any_sampled(pairs) else ""
+
+
+def most_changed(shown: int, of: int, what: str) -> str:
+    """That a figure shows a part; '' where it shows all. what: of what, in the plural."""
+    return f" Shown are those {shown:,} of {of:,} {what} that change most." if shown < of else ""
 
 
 def one_process(pairs: list[Pair]) -> str:

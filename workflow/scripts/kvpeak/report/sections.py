@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvpeak.analysis.comparisons import Comparison, Pair, peak_range
-from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.lead import caution, lead
 from kvpeak.analysis.pooled import PEAK, Effect
 from kvpeak.analysis.results import repeats
@@ -15,6 +14,7 @@ from kvpeak.report import markdown
 from kvpeak.report.deciders import comparison_line, heading
 from kvpeak.report.instruments import headline_mark, marked
 from kvpeak.report.markdown import Markdown, code, number
+from kvpeak.report.pairs import any_sampled
 from kvpeak.report.tables import SHOWN
 
 # Columns of the summary that should be equal on both sides of a pair, and what it means if not.
@@ -81,7 +81,7 @@ def _table(
         if axis != comparison.axis and len({pair.names[axis] for pair in both}) > 1
     ]
     replayed = any(not pair.live for pair in both)
-    sampled = any(is_lower_bound(side) for pair in both for side in (pair.before, pair.after))
+    sampled = any_sampled(both)
     header = [axis.replace("_", " ") for axis in axes] + ["method"] * replayed
     header += [f"peak before{', sampled (a lower bound)' * sampled}", "after", "after / before"]
     header += ["pool before", "after"]

@@ -13,6 +13,8 @@ from kvpeak.base.untrusted import read_object
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import outcome_in
 
+MOST_APART = 8  # models with a row each
+
 
 class Reader:
     """Reads records, and keeps a line for each that cannot be read: one bad file stops no
@@ -106,6 +108,17 @@ def models(records: list[dict]) -> list[dict]:
         if dtype := record["engine"].get("dtype"):
             model["dtypes"][dtype] = None
     return [model | {"dtypes": ", ".join(model["dtypes"])} for model in found.values()]
+
+
+def alike(models: list[dict]) -> list[list[dict]]:
+    """The models, those of which the same is said together if there are many."""
+    if len(models) <= MOST_APART:
+        return [[model] for model in models]
+    found: dict[tuple, list[dict]] = {}
+    for model in models:
+        said = model["weights"], model["dtypes"], model["generate"]
+        found.setdefault(said, []).append(model)
+    return list(found.values())
 
 
 def model_source(entry: dict) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvpeak.report.doubts import _of_the_setting
+from kvpeak.report.doubts import random_weights
 from kvpeak.report.sources import alike
 
 
@@ -31,6 +31,4 @@ def test_of_many_models_the_same_is_said_once():
     ],
 )
 def test_random_weights_are_said_of_few_models_by_name(count, said):
-    found = {"summary": [], "models": models(count), "single": {}, "comparisons": []}
-    (line,) = _of_the_setting(found)
-    assert line.startswith(said)
+    assert random_weights(models(count)).startswith(said)

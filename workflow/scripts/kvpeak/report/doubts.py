@@ -157,15 +157,8 @@ def _of_the_setting(found: dict) -> list[Markdown]:
             "No cell ran as mlx-lm runs (its loop, its cache, MLX's own limit): what was measured "
             "is a laboratory setting."
         )
-    random = [code(model["name"]) for model in found["models"] if model["weights"] == "random"]
-    if random:
-        has = "has" if len(random) == 1 else "have"
-        of = f"{len(random)} of {len(found['models'])} models"
-        names = ", ".join(random) if len(random) <= RANDOM_SHOWN else of
-        lines.append(
-            f"{names} {has} random weights in the model's shapes: memory and speed are "
-            "those of the shapes, the text means nothing."
-        )
+    if text := random_weights(found["models"]):
+        lines.append(text)
     for axis, name in found["single"].items():
         lines.append(
             f"One {axis.replace('_', ' ')} was measured, {code(name)}: nothing is said about "
@@ -203,6 +196,20 @@ def not_measured(found: dict) -> str:
     first, *others = [*(["other machines"] if len(found["machines"]) == 1 else []), *names, *cells]
     text = "; ".join([first, *others])
     return f"{text[0].upper()}{text[1:]}."
+
+
+def random_weights(models: list[dict]) -> str:
+    """Which models have random weights, by name if they are few; '' if none has."""
+    random = [code(model["name"]) for model in models if model["weights"] == "random"]
+    if not random:
+        return ""
+    few = len(random) <= RANDOM_SHOWN
+    names = ", ".join(random) if few else f"{len(random)} of {len(models)} models"
+    has = "has" if len(random) == 1 else "have"
+    return (
+        f"{names} {has} random weights in the model's shapes: memory and speed are those of the "
+        "shapes, the text means nothing."
+    )
 
 
 def _of_what_is_missing(found: dict) -> list[Markdown]:

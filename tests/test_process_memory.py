@@ -350,6 +350,22 @@ def test_mac_tries_the_newest_flavour_first(monkeypatch, flavours, asked):
     assert sample == (Sample(3, 2, 3) if flavours else None)
 
 
+@pytest.mark.parametrize("number", [errno.ESRCH, errno.EPERM, errno.ENOTSUP])
+def test_mac_asks_for_an_older_flavour_only_where_the_system_does_not_know_the_newer(
+    monkeypatch, number
+):
+    def refuse(pid, flavour, buffer) -> int:
+        asked.append(flavour)
+        ctypes.set_errno(number)
+        return -1
+
+    asked: list[int] = []
+    system = SimpleNamespace(proc_pid_rusage=refuse)
+    monkeypatch.setattr(process_memory, "_system_library", lambda: system)
+    assert MacMemory(42).sample() is None
+    assert asked == [6]
+
+
 def test_mac_has_no_sample_of_a_process_that_is_gone(monkeypatch):
     system = System({6: 464})
     monkeypatch.setattr(process_memory, "_system_library", lambda: system)

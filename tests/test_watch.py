@@ -239,6 +239,29 @@ def test_a_phase_ends_where_the_next_begins_and_the_last_when_the_process_does(w
     assert seen.stopped is None
 
 
+def test_each_turn_has_phases_of_its_own_and_the_first_begins_with_its_run(watched):
+    turns = [
+        (0.55, {"event": "turn_started", "run": 0, "turn": 1}),
+        (0.6, {"event": "prefilled", "run": 0}),
+        (0.7, {"event": "turn_started", "run": 0, "turn": 2}),
+        (0.8, {"event": "prefilled", "run": 0}),
+    ]
+    engine = Engine(1.0, [(t, line(event)) for t, event in [*EVENTS[:3], *turns]])
+    seen = watched(engine)
+    assert [(phase["phase"], phase.get("turn"), phase["start_s"]) for phase in seen.phases] == [
+        ("start", None, 0),
+        ("load", None, 0.1235),
+        ("idle", None, 0.25),
+        ("prefill-0", 1, 0.5),
+        ("decode-0", 1, 0.6),
+        ("prefill-0", 2, 0.7),
+        ("decode-0", 2, 0.8),
+    ]
+    ends = [phase["end_s"] for phase in seen.phases]
+    assert ends[:-1] == [phase["start_s"] for phase in seen.phases[1:]]
+    assert len([each for each in seen.shown if isinstance(each[1], str)]) == len(ends)
+
+
 def test_each_sample_belongs_to_the_phase_that_the_engine_was_in(watched):
     engine = Engine(
         1.0, [(t, line(event)) for t, event in EVENTS], held=lambda t: 500.0 if t < 0.6 else 40.0

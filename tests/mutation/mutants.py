@@ -72,7 +72,7 @@ MODULES = {
     "replay/qwen2": "test_traces.py",
     "replay/trace": "test_traces.py",
     "report/limits": "test_roof.py",
-    "runner/outcome": "test_run_cell.py -k 'killed or garbled or words or outcome or metals'",
+    "runner/outcome": "test_conclude.py",
     "runner/watch": "test_watch.py",
     "system/machine": "test_machine.py",
     "system/process_memory": "test_process_memory.py",

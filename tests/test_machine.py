@@ -150,24 +150,113 @@ def test_a_machines_name_says_what_it_is_made_of():
     assert machine.state(None)["name"] + ", NVIDIA H200" == state["name"]
 
 
-BURN = "import time\nwhile time.process_time() < {}: pass\n"
+USER = "import time\nwhile time.process_time() < {}: pass\n"
+SYSTEM = "import os\nwhile os.times().system < 0.3: os.stat('/')\n"
+TREE = """
+import os, subprocess, sys
+subprocess.run([sys.executable, "-c", {ended!r}])
+child = subprocess.Popen([sys.executable, "-c", {lives!r}], stdout=-1, stdin=-1)
+lives = float(child.stdout.readline())
+print(sum(os.times()[:4]) + lives, flush=True)
+sys.stdin.read()
+"""
 
 
 def test_processor_seconds_of_a_tree_count_its_children_that_ended_and_that_live():
-    code = BURN.format(0.3) + (
-        f"import subprocess, sys\nsubprocess.run([sys.executable, '-c', {BURN.format(0.4)!r}])\n"
-        f"child = subprocess.Popen([sys.executable, '-c', {BURN.format(0.5)!r} + "
-        "'print(flush=True); import sys; sys.stdin.read()'], stdout=-1, stdin=-1)\n"
-        "child.stdout.readline()\nprint(flush=True)\nsys.stdin.read()\n"
+    """The child that ended was mostly in the system, the one that lives in its own code."""
+    lives = (
+        USER.format(0.5) + "print(time.process_time(), flush=True); import sys; sys.stdin.read()"
     )
+    code = USER.format(0.3) + TREE.format(ended=SYSTEM, lives=lives)
     top = subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
-    top.stdout.readline()
+    expected = float(top.stdout.readline())
     seconds = machine.tree_cpu_s(top.pid)
     top.communicate()
-    assert 1.1 <= seconds < 3
+    assert expected > 0.3 + 0.3 + 0.5 - 0.05
+    assert seconds == pytest.approx(expected, abs=0.15)
     assert machine.tree_cpu_s(top.pid) is None
+
+
+class Counted:
+    """A process that took a second, whose descendants are scripted: one list for each look."""
+
+    def __init__(self, number: int, looks=()):
+        self.number, self.looks = number, iter(looks)
+
+    def __hash__(self):
+        return self.number
+
+    def __eq__(self, other):
+        return self.number == other.number
+
+    def cpu_times(self) -> tuple[float, ...]:
+        return (0.25, 0.25, 0.25, 0.25, 99.0)
+
+    def children(self, recursive: bool) -> list["Counted"]:
+        assert recursive
+        return [Counted(number) for number in next(self.looks)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "seconds"),
+    [
+        (([2], [2]), 2),
+        (([2], [2, 3], [2, 3], [2, 3]), 3),  # one came while they were counted
+        (([2, 3], [2], [2], [2]), 2),  # one went
+        (([2], [3], [3], [3]), 2),  # one came and one went
+        (([2], [3]) * 10, 2),  # always
+    ],
+)
+def test_what_changed_while_it_was_counted_is_counted_again(monkeypatch, looks, seconds):
+    monkeypatch.setattr(machine.psutil, "Process", lambda pid: top)
+    top = Counted(1, looks)
+    assert machine.tree_cpu_s(1) == seconds
+
+
+def test_swap_and_load_are_those_of_the_system(monkeypatch):
+    monkeypatch.setattr(machine.psutil, "swap_memory", lambda: SimpleNamespace(used=3 * MIB // 2))
+    monkeypatch.setattr(os, "getloadavg", lambda: (3.0, 2.0, 1.0))
+    state = machine.state(None)
+    assert (state["swap_used_mib"], state["load_1m"]) == (1.5, 3.0)
+
+
+def test_what_a_mac_says_of_itself_stands(monkeypatch):
+    said = {"cpu": "Apple M9", "gpu_cores": 40, "low_power": True, "swap_used_mib": 7.0}
+    monkeypatch.setattr(machine.mac, "on_mac", lambda: True)
+    monkeypatch.setattr(machine.mac, "state", lambda: said)
+    monkeypatch.setattr(machine.mac, "available_mib", lambda total: 5.0)
+    monkeypatch.setattr(machine.platform, "mac_ver", lambda: ("26.1", ("", "", ""), "arm64"))
+    state = machine.state(None)
+    assert state["release"] == "26.1"
+    assert {key: state[key] for key in said} == said
+    gib = round(state["memory_mib"] / 1024)
+    assert state["name"] == f"Apple M9, {os.cpu_count()} CPUs, {gib} GiB, 40 GPU cores"
+    assert state["available_mib"] == 5
+
+
+@pytest.mark.parametrize(
+    ("profile", "low_power"), [("low-power", True), ("balanced", False), ("performance", False)]
+)
+def test_low_power_is_one_of_the_platform_s_profiles(tmp_path, profile, low_power):
+    found = linux(tmp_path, {"sys/firmware/acpi/platform_profile": f"{profile}\n"})
+    assert found["low_power"] is low_power
+
+
+@pytest.mark.parametrize(
+    ("files", "on_battery"),
+    [
+        ({"BAT0/type": "Battery", "BAT0/status": "Discharging"}, True),
+        # a battery may say that it is online, and a charger may have a status
+        ({"B/type": "Battery", "B/status": "Discharging", "B/online": "1"}, True),
+        ({"AC/type": "Mains", "AC/online": "0", "AC/status": "Discharging"}, False),
+        ({"AC/type": "Mains", "AC/online": "1"}, False),
+    ],
+)
+def test_a_battery_is_known_by_its_type(tmp_path, files, on_battery):
+    found = linux(tmp_path, {f"{SUPPLY}/{name}": text for name, text in files.items()})
+    assert found["on_battery"] is on_battery
 
 
 BEFORE = {"cpu_busy_s": 100.0, "swap_used_mib": 10.0, "throttle_count": 5, "gpu": None}

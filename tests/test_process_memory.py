@@ -233,15 +233,16 @@ def test_linux_takes_the_largest_peak_that_is_the_childs_own(at_exit, sampled, o
     child = Child()
     memory = LinuxMemory(child.pid)
     memory.last_look()
-    memory._peak = parent + sampled if sampled else 0.0
+    if sampled:
+        memory._peak = parent + sampled
     child.end()
     usage = SimpleNamespace(ru_maxrss=(parent + at_exit) * 1024)
     found = memory.exited(usage, own and parent + own)
     peak, source = expected
     assert found == Peaks(
-        peak and pytest.approx(parent + peak, abs=1),
+        peak and pytest.approx(parent + peak, rel=1e-9),
         source,
-        peak and pytest.approx(parent + peak, abs=1),
+        peak and pytest.approx(parent + peak, rel=1e-9),
     )
 
 
@@ -309,6 +310,12 @@ def test_mac_fields_are_read_from_both_layouts(size):
         "lifetime_max_phys_footprint": 14848,
         "resident_size": 200,
     }
+
+
+def test_mac_fields_are_bytes():
+    buffer = bytearray(296)
+    struct.pack_into("=Q", buffer, 72, 3 * MIB // 2)
+    assert parse_rusage_info(bytes(buffer))["phys_footprint"] == 1.5
 
 
 def test_mac_offsets_are_the_documented_ones():
@@ -403,6 +410,13 @@ def test_mac_knows_no_peak_where_the_system_answered_nothing():
     assert memory.sample() is None
     memory.last_look()
     assert memory.exited(USAGE) == Peaks(None, None, 250)
+
+
+def test_mac_resident_peak_is_in_bytes():
+    """ru_maxrss, which is in kibibytes on Linux."""
+    memory = mac_memory(None)
+    memory.last_look()
+    assert memory.exited(SimpleNamespace(ru_maxrss=3 * MIB // 2)).rss_mib == 1.5
 
 
 SAMPLED = "ri_phys_footprint, sampled: the lifetime maximum was smaller (a lower bound)"

@@ -89,6 +89,32 @@ def test_a_file_that_is_no_gguf_or_empty_is_refused(file):
     assert "version 1" in refused(file(b"GGUF" + struct.pack("<IQQ", 1, 0, 0)))
 
 
+@pytest.mark.parametrize("magic", [b"AAAA", b"GGUE", b"GGUG", b"gguf", b"FUGG"])
+def test_no_other_magic_is_taken_for_gguf(file, magic):
+    assert "does not start with GGUF" in refused(file(magic + struct.pack("<IQQ", 3, 0, 0)))
+
+
+ENTRY = struct.pack("<QIB", 0, 0, 7)  # an empty key, a byte
+TENSOR = struct.pack("<QIQIQ", 0, 1, 0, 0, 0)  # an empty name, one dimension of nothing
+
+
+@pytest.mark.parametrize(
+    ("smallest", "counts", "missing", "what"),
+    [  # the number of entries, 8 bytes, comes after that of tensors
+        (ENTRY, (0, 3), 1, "metadata entries"),
+        (TENSOR, (3, 0), 9, "tensors"),
+    ],
+)
+def test_as_many_as_the_file_can_hold_are_read_and_one_more_is_refused(
+    file, smallest, counts, missing, what
+):
+    whole = b"GGUF" + struct.pack("<IQQ", 3, *counts) + 3 * smallest
+    header = gguf.read_header(file(whole + bytes(64)))
+    assert (header.metadata, header.shapes) in (({"": 7}, {}), ({}, {"": (0,)}))
+    assert f"says 3 {what}" in refused(file(whole[:-missing]))
+    assert missing == 1 or "inside the header" in refused(file(whole[: 1 - missing]))
+
+
 def test_every_truncation_is_noticed(file):
     whole = gguf_bytes(
         {"key": array("str", ["a", "b"])}, {"t": ("Q8_0", np.ones((2, 32), dtype=np.float32))}
@@ -319,6 +345,40 @@ def test_tokenizer_merges_splits_digits_and_knows_special_tokens(file):
     tokenizer = gguf.build_tokenizer(gguf.read_header(tiny(file)))
     assert tokenizer.encode("he he12<|end|>").tokens == ["he", "Ġhe", "1", "2", "<|end|>"]
     assert tokenizer.decode(tokenizer.encode("hé  he\n").ids) == "hé  he\n"
+
+
+def test_a_token_of_the_user_is_text_and_a_control_token_is_not(file):
+    """Kinds of token: 1 normal, 3 control, 4 user defined, 6 byte (the ggml project's format)."""
+    kinds = [3, 4] + [1] * (len(tiny_gguf.tokens()) - 3) + [6]
+    changed = {"tokenizer.ggml.token_type": array("i32", kinds)}
+    tokenizer = gguf.build_tokenizer(gguf.read_header(tiny(file, **changed)))
+    ids = tokenizer.encode("he<|end|> he<|start|>he").ids
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "he he<|start|>he"
+    assert tokenizer.decode(ids, skip_special_tokens=False) == "he<|end|> he<|start|>he"
+    added = tokenizer.get_added_tokens_decoder()
+    assert {token.content for token in added.values()} == {"<|end|>", "<|start|>"}
+
+
+def test_the_files_own_packed_weights_are_a_quantisation(file):
+    matrix = np.arange(64.0).reshape(1, 64)
+    tensors = {
+        "token_embd.weight": ("Q8_0", matrix),
+        "output.weight": ("F32", matrix),
+        "output_norm.weight": ("F32", np.ones(64)),
+        "blk.0.attn_q.weight": ("Q4_0", matrix),
+        "blk.0.attn_k.weight": ("Q4_1", matrix),
+    }
+    assert gguf.quantization(gguf.read_header(file(gguf_bytes({}, tensors)))) == {
+        "group_size": 32,
+        "bits": 4,
+        "mode": "affine",
+        "model.embed_tokens": {"group_size": 32, "bits": 8},
+        "lm_head": False,
+    }
+    unpacked = {"output.weight": ("F32", matrix), "output_norm.weight": ("F32", np.ones(64))}
+    header = gguf.read_header(file(gguf_bytes({}, unpacked)))
+    with pytest.raises(UserError, match="has no packed weights"):
+        gguf.quantization(header)
 
 
 def test_another_tokenizer_is_refused(file):

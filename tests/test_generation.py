@@ -8,7 +8,7 @@ from test_models import MODEL_TYPES, SMALL
 
 from kvpeak.live import loading
 from kvpeak.live.allocator import Peaks
-from kvpeak.live.generation import Sampling, Watch, generate, penalised
+from kvpeak.live.generation import Picker, Sampling, Watch, generate, penalised
 from kvpeak.live.kv_caches import make_caches
 
 PROMPT = mx.array([(5 * i * i + 1) % 300 for i in range(23)], mx.uint32)
@@ -79,6 +79,34 @@ def test_each_recent_id_is_penalised_once():
 def test_the_penalty_divides_what_is_above_zero_and_multiplies_what_is_below(logit, expected):
     result = penalised(mx.array([[logit]]), mx.array([0], mx.uint32), 2.0)
     assert result.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("window", "penalty", "penalises"),
+    [(64, 1.1, True), (64, 0.9, True), (1, 1.1, True), (0, 1.1, False), (64, 1, False)],
+)
+def test_a_penalty_needs_a_window_and_a_factor(window, penalty, penalises):
+    assert Sampling(4, penalty, window).penalises is penalises
+
+
+def test_the_last_64_tokens_are_penalised_where_nothing_else_is_said():
+    assert Sampling(4) == Sampling(4, repeat_penalty=1.0, repeat_window=64, stop=frozenset())
+
+
+@pytest.mark.parametrize(
+    ("window", "penalty", "first", "then"),
+    [
+        (1, 2.0, 0, 1),  # of the prompt 0, 1 the last: 2.0, 0.95, 1.5; after 0: 1.0, 1.9, 1.5
+        (2, 2.0, 2, 2),  # 1.0, 0.95, 1.5, and after another 0 the same
+        (1, 0.5, 1, 0),  # 2.0, 3.8, 1.5; after 0: 4.0, 1.9, 1.5
+        (1, 1.0, 0, 0),
+    ],
+)
+def test_the_window_moves_with_what_was_generated(window, penalty, first, then):
+    pick = Picker(mx.array([0, 1], mx.uint32), Sampling(2, penalty, window))
+    logits = mx.array([[2.0, 1.9, 1.5]])
+    assert pick(logits).tolist() == [first]
+    assert pick(logits, mx.array([0], mx.uint32)).tolist() == [then]
 
 
 def test_generation_ends_with_a_stop_token(model):

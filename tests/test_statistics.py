@@ -76,6 +76,19 @@ def test_the_interval_is_that_of_all_256_resamples_of_four_values():
     assert ratio.high == pytest.approx(ratio.value * np.exp(-low * error), rel=0.02)
 
 
+def test_many_samples_at_once_have_the_intervals_that_each_has_alone():
+    draw = np.random.default_rng(11)
+    of, to = draw.normal(100, 10, (3, 5)), draw.normal(80, 10, (3, 4))
+    low, high = statistics.bootstrap_t(of, to)
+    for number in range(3):
+        alone = statistics.bootstrap_t(of[number], to[number])
+        assert (low[number], high[number]) == pytest.approx(alone)
+
+
+def test_a_margin_lies_on_both_sides_of_one():
+    assert statistics.within(0.05) == pytest.approx((0.95, 1.05))
+
+
 def test_the_interval_of_the_inverse_ratio_is_the_inverse_interval():
     of, to = [10.0, 11, 12, 13, 11], [7.0, 8, 8, 9, 7]
     one, other = statistics.ratio_of_means(of, to), statistics.ratio_of_means(to, of)
@@ -177,7 +190,7 @@ def test_how_many_processes_it_takes_to_tell():
     spread = np.hypot(np.std(noisy_one, ddof=1), np.std(quiet, ddof=1)) / 100
     assert many == pytest.approx((1.96 * spread / np.log(1.05)) ** 2, rel=0.05)
     assert needed([1.0], [1.0], alpha=0.05 / 10) == 4  # to be the same no rank test is needed
-    assert needed([1.5], [1.0], alpha=0.05 / 10) == 6
+    assert needed([1.5], [1.0], alpha=0.05 / 10) == needed([0.5], [1.0], alpha=0.05 / 10) == 6
     assert needed([150.0, 151, 149], quiet, alpha=0.05 / 10) == 6
     assert needed([150.0] * 7, quiet * 3) == 8  # more than there are
     assert needed([105.0, 115, 95], quiet) is None  # at the margin itself no number tells
@@ -218,6 +231,10 @@ def test_an_interval_beyond_the_bounds_needs_a_rank_test_that_says_so_after_its_
         return found.place, found.p
 
     two_wrong, three_wrong = (4, 7, 8, 9, 10), (3, 7, 8, 9, 10)
+    least = ranks[[0, 1, 2, 3, 6]]  # two pairs the wrong way round, below the lower bound
+    others = np.array([rank for rank in ranks if rank not in least]) / 0.95
+    below = statistics.place_ratios({"a": (least, others)}, 0.95, 2.0)["a"]
+    assert (below.place, below.p) == (statistics.BEYOND, pytest.approx(8 / 252))
     assert placed(two_wrong) == (statistics.BEYOND, pytest.approx(8 / 252))
     assert placed(two_wrong, "b") == (statistics.UNCLEAR, pytest.approx(16 / 252))
     assert placed(three_wrong) == (statistics.UNCLEAR, pytest.approx(14 / 252))

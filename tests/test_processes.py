@@ -1,0 +1,203 @@
+"""One process's folder as a row: its means, its joules, its words, and the work of its shapes."""
+
+import copy
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from kvpeak.analysis.least_work import counted_shapes, decode_bytes, prefill_flops
+from kvpeak.analysis.processes import read_process
+from kvpeak.base.columns import RUNS
+from kvpeak.base.errors import UserError
+
+RECORD = json.loads((Path(__file__).parent / "data/cell.json").read_text())
+CONFIG = {
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 64,
+}
+KV_BYTES = 2 * 2 * 2 * 8 * 4  # keys and values · layers · heads · their size · float32
+
+
+@pytest.fixture
+def process(tmp_path):
+    """A function that writes a process, changed at paths of its record, and reads it."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
+
+    def process(*runs: dict, **changes):
+        record = copy.deepcopy(RECORD)
+        record["request"]["model"]["folder"] = str(tmp_path / "model")
+        for path, value in changes.items():
+            *parents, key = path.split("__")
+            inner = record
+            for name in parents:
+                inner = inner.setdefault(name, {})
+            inner[key] = value
+        with (tmp_path / "runs.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, RUNS.names, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows({"warmup": "false", "tokens_sha256": "ab"} | run for run in runs)
+        (tmp_path / "cell.json").write_text(json.dumps(record))
+        return read_process(tmp_path)[0]
+
+    return process
+
+
+def test_speeds_are_the_means_of_the_recorded_runs_that_have_one(process):
+    found = process(
+        {"warmup": "True", "decode_tok_s": 999, "prompt_tokens": 1},
+        {"decode_tok_s": 10, "prefill_tok_s": 4, "prompt_tokens": 9, "generated_tokens": 5},
+        {"decode_tok_s": 20},
+        {"prefill_tok_s": 8},
+    )
+    assert (found["decode_tok_s"], found["prefill_tok_s"], found["ttft_ms"]) == (15, 6, None)
+    assert (found["runs"], found["prompt_tokens"], found["generated_tokens"]) == (3, "9", "5")
+    nothing = process({"warmup": "TRUE", "prompt_tokens": 1})
+    assert (nothing["runs"], nothing["prompt_tokens"], nothing["hashes"]) == (0, None, [])
+
+
+def test_a_speed_that_is_no_number_names_its_column(process, tmp_path):
+    with pytest.raises(UserError, match=f"^{tmp_path}/runs.csv: ttft_ms: could not convert"):
+        process({"ttft_ms": "soon"})
+
+
+def test_answers_are_counted_once_each(process):
+    found = process(*({"tokens_sha256": text} for text in ("cd", "ab", "cd", "")))
+    assert (found["hashes"], found["outputs"]) == (["ab", "cd"], 2)
+
+
+def test_joules_are_for_each_token_of_the_runs_that_counted_them(process):
+    """Prefill: 60 joules for 30 tokens. Decode: 24 for 8 steps by the clock and 4 by the tokens."""
+    both = {"prompt_tokens": 10, "generated_tokens": 5}
+    found = process(
+        both | {"prefill_j": 20, "decode_j": 10, "decode_s": 2, "decode_tok_s": 4},
+        both | {"prefill_j": 10, "decode_j": 14},
+        both | {"prefill_j": 30},
+        both,
+        {"prefill_j": 1000, "warmup": "true", "prompt_tokens": 1},
+    )
+    assert found["prefill_j_per_token"] == 2
+    assert found["decode_j_per_token"] == 2
+    alone = process({"decode_j": 10, "generated_tokens": 1, "prompt_tokens": 4})
+    assert (alone["decode_j_per_token"], alone["prefill_j_per_token"]) == (None, None)
+    assert process({"prefill_j": "many", "prompt_tokens": 4})["prefill_j_per_token"] is None
+    single = process({"decode_j": 10, "generated_tokens": 2, "prompt_tokens": 4})
+    assert single["decode_j_per_token"] == 10
+
+
+def test_what_the_record_says_in_words(process):
+    found = process(
+        engine__method="replayed: real",
+        request__gpu=1,
+        request__env={"B": "2", "A": "1"},
+        engine__loop="own",
+        engine__kv_layers="full",
+        energy={"source": "RAPL", "idle_w": 3.5},
+        harness__dirty=True,
+        flags=["load: busy"],
+        detail="a\nb",
+    )
+    assert (found["method"], found["gpu"], found["env"]) == ("replayed: real", "1", "A=1; B=2")
+    assert (found["loop"], found["kv_layers"]) == ("own", "full")
+    assert (found["energy_source"], found["idle_w"]) == ("RAPL", 3.5)
+    assert (found["harness"], found["dirty"]) == ("v1", "yes")
+    assert (found["flags"], found["detail"]) == (["load: busy"], "a b")
+    assert found["versions"] == "mlx 0.32.4, mlx-lm 0.32.2"
+    assert (found["cap_bytes"], found["weights"]) == ("33554432", "random")
+
+
+def test_what_the_record_does_not_say(process):
+    found = process(
+        engine__method=None,
+        engine__cap_bytes=None,
+        harness__revision=None,
+        outcome=None,
+        machine__before__name=None,
+    )
+    assert (found["method"], found["cap_bytes"], found["gpu"]) == ("live", "", "")
+    assert (found["harness"], found["dirty"]) == ("0.1.0", "no")
+    assert (found["outcome"], found["machine"], found["turns"]) == ("unknown", "unknown", [])
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"memory__peak_pool_mib": True}, "memory.peak_pool_mib: True: expected a number"),
+        ({"memory__peak_pool_mib": "7"}, "memory.peak_pool_mib: 7: expected a number"),
+        ({"memory": 3}, "memory.peak_footprint_mib: expected an object before"),
+        ({"flags": ["a", 3]}, "flags: expected a list of texts"),
+        ({"flags": "a"}, "flags: expected a list of texts"),
+        ({"engine__versions": ["mlx"]}, "engine.versions: expected an object"),
+        ({"engine__loop": {}}, "engine.loop: {}: expected text"),
+        ({"events": [{"event": "run", "parts": [3]}]}, "events: a run's parts: "),
+    ],
+)
+def test_a_value_of_another_kind_is_named(process, tmp_path, change, said):
+    with pytest.raises(UserError) as error:
+        process(**change)
+    assert str(error.value).startswith(f"{tmp_path}/cell.json: {said}")
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "source"), [("cpu", "wait4 ru_maxrss"), ("cuda", "NVML"), ("metal", "wait4")]
+)
+def test_the_source_is_that_of_the_headline(process, accelerator, source):
+    kept = "wait4 ru_maxrss" if accelerator != "metal" else "wait4"
+    found = process(
+        engine__device__accelerator=accelerator,
+        memory__peak_footprint_source=kept,
+        memory__peak_device_source="NVML",
+    )
+    assert found["peak_source"] == source
+
+
+def test_the_least_work_is_that_of_the_shapes_and_of_what_was_asked(process):
+    shapes = counted_shapes(CONFIG, "float32")
+    whole = process()
+    assert whole["kv_bytes_per_token"] == whole["kv_bytes_from_shapes"] == KV_BYTES
+    assert whole["prefill_flops"] == prefill_flops(shapes, 513, 513)
+    assert whole["decode_bytes"] == round(decode_bytes(shapes, 513, 128, KV_BYTES))
+    chunked = process(request__options__prefill_chunk=64)
+    assert chunked["prefill_flops"] == prefill_flops(shapes, 513, 64) < whole["prefill_flops"]
+    for attention in ("fused", "sdpa"):  # in the alphabet before and after naive
+        fused = process(engine__attention=attention)
+        assert fused["prefill_flops"] == prefill_flops(shapes, 513, 513, fused=True)
+    assert process(engine__attention=None)["prefill_flops"] == whole["prefill_flops"]
+
+
+def test_what_the_engine_measured_goes_before_the_shapes(process):
+    shapes = counted_shapes(CONFIG, "float32")
+    found = process(engine__kv_bytes_per_token=100.0, engine__kv_state_bytes=7.0)
+    assert (found["kv_bytes_per_token"], found["kv_bytes_from_shapes"]) == (100, KV_BYTES)
+    assert (found["kv_state_bytes"], found["kv_window_bytes"]) == (7, None)
+    assert found["decode_bytes"] == round(decode_bytes(shapes, 513, 128, 100))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"engine__method": "replayed: real"}, {"engine__method": "imagined"}],
+)
+def test_only_what_ran_live_has_the_work_of_its_phases(process, change):
+    found = process(**change)
+    assert (found["prefill_flops"], found["decode_bytes"]) == (None, None)
+    assert found["kv_bytes_per_token"] == KV_BYTES
+
+
+def test_a_cache_that_does_not_keep_all_has_the_bytes_of_the_shapes_only(process):
+    found = process(request__kv_cache="rotating-64")
+    assert found["kv_bytes_from_shapes"] == KV_BYTES
+    assert (found["kv_bytes_per_token"], found["prefill_flops"]) == (None, None)
+
+
+def test_a_folder_without_both_files_was_not_measured(tmp_path):
+    assert read_process(tmp_path) is None
+    (tmp_path / "runs.csv").write_text(",".join(RUNS.names) + "\n")
+    assert read_process(tmp_path) is None

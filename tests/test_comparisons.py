@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvpeak.analysis.comparisons import compare, compare_results, has_peak, peak_range
+from kvpeak.analysis.comparisons import compare, compare_results, has_peak, peak_range, ranges_meet
 from kvpeak.analysis.results import Results, headline, read_results
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
@@ -119,6 +119,23 @@ def test_a_difference_counts_beyond_5_percent_where_the_ranges_are_apart(peaks, 
     assert pair.above_noise is above
     assert pair.peak_change_mib == peaks[1] - peaks[0]
     assert pair.peak_ratio == peaks[1] / peaks[0]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "meet"),
+    [
+        ({}, {}, False),  # 90 to 110 and 120 to 140
+        ({"missed_mib": 9}, {}, False),
+        ({"missed_mib": 10}, {}, True),
+        ({}, {"missed_mib": 50}, False),
+        ({"peak_max_mib": 119.5}, {}, False),
+        ({"peak_max_mib": 120}, {}, True),
+    ],
+)
+def test_ranges_meet_where_samples_may_have_missed_what_lies_between(one, other, meet):
+    low = {"peak_mib": 100.0, "peak_min_mib": 90.0, "peak_max_mib": 110.0} | one
+    high = {"peak_mib": 130.0, "peak_min_mib": 120.0, "peak_max_mib": 140.0} | other
+    assert ranges_meet(low, high) is ranges_meet(high, low) is meet
 
 
 def test_a_peak_is_that_of_a_cell_that_ended_well():

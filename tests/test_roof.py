@@ -4,6 +4,8 @@ import pytest
 
 from kvpeak.analysis.roof import is_foreign, roofs, shares_of
 from kvpeak.base.numbers import MIB
+from kvpeak.report.limits import limits_section
+from kvpeak.report.tables import SHOWN
 
 
 def calibration(machine="A", cache=32 * MIB, **figures) -> dict:
@@ -82,3 +84,86 @@ def test_another_blas_or_machine_is_foreign_and_an_unknown_one_is_not():
     assert not is_foreign(row(blas=None), calibration())
     assert is_foreign(row(machine="B"), calibration())
     assert is_foreign(row(blas="OpenBLAS, 1 threads"), calibration())
+
+
+def cell(cache="cat", **more) -> dict:
+    axes = {"commit": "mlx", "model": "tiny", "prompt": "p", "cap": "none", "variant": "default"}
+    return row() | axes | {"kv_cache": cache} | more
+
+
+def limits(*cells: dict, **calibrations) -> dict | None:
+    calibrations = calibrations or {"mlx": calibration(copy=20e9)}
+    return limits_section(list(cells), calibrations, {("mlx", "tiny"): "float32"})
+
+
+def body(section: dict) -> list[list[str]]:
+    lines = section["table"].splitlines()[2:]
+    return [[field.strip() for field in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_limits_are_shown_as_work_speed_and_share():
+    """10 GFLOP in half a second of 100 GFLOP/s; 50 times 100 MiB a second of 20 GB/s."""
+    section = limits(cell(), cell("prealloc", decode_tok_s=100.0))
+    assert section["table"].splitlines()[0] == (
+        "| kv cache | prefill, GFLOP | GFLOP/s | of the roof | decode, MiB a token | GB/s | "
+        "of the roof |"
+    )
+    assert body(section) == [
+        ["`cat`", "10.00", "20", "20 %", "100.0", "5.2", "26 %"],
+        ["`prealloc`", "10.00", "20", "20 %", "100.0", "10.5", "52 %"],
+    ]
+    assert (section["left_out"], section["foreign"], section["in_cache"]) == (0, 0, 0)
+    ((machine, roof),) = section["roofs"]
+    assert (machine, roof.bytes_s, roof.flops) == ("A", 20e9, {"float32": 100e9})
+
+
+def test_a_share_of_what_is_in_the_cache_is_not_shown():
+    section = limits(cell(decode_bytes=20 * MIB), cell("prealloc"))
+    assert [fields[-1] for fields in body(section)] == ["in cache", "26 %"]
+    assert section["in_cache"] == 1
+
+
+def test_a_speed_that_is_not_known_has_no_share():
+    section = limits(cell(prefill_tok_s=None), cell("prealloc", decode_tok_s=None))
+    assert body(section) == [
+        ["`cat`", "10.00", "–", "–", "100.0", "5.2", "26 %"],
+        ["`prealloc`", "10.00", "20", "20 %", "100.0", "–", "–"],
+    ]
+    assert limits(cell(prefill_tok_s=None, decode_tok_s=None)) is None
+
+
+def test_cells_of_another_machine_or_without_a_calibration_are_left_out():
+    elsewhere, other = cell("prealloc", machine="B"), cell("mlx-lm", blas="Accelerate")
+    section = limits(cell(), elsewhere, other, cell("fixed", commit="old"))
+    assert (section["foreign"], len(body(section))) == (2, 1)
+    alone = limits(elsewhere)
+    assert (alone["foreign"], alone["table"], alone["roofs"]) == (1, "", [])
+    assert limits(cell(commit="old")) is None
+    assert limits(cell(prefill_flops=None)) is None
+
+
+def test_of_many_cells_the_first_are_shown():
+    section = limits(*(cell(f"c{number}") for number in range(SHOWN + 3)))
+    assert (section["left_out"], len(body(section))) == (3, SHOWN)
+
+
+@pytest.mark.parametrize("size", [0, -5, "32 MiB", None])
+def test_a_cache_whose_size_is_no_number_above_zero_is_not_known(size):
+    assert roofs({"a": calibration(cache=size, copy=1e9)})["A"].cache_bytes is None
+
+
+def test_the_largest_cache_of_a_machine_s_calibrations_counts():
+    found = roofs({"a": calibration(cache=5, copy=1e9), "b": calibration(cache=9, copy=1e9)})
+    assert found["A"].cache_bytes == 9
+
+
+def test_a_working_set_as_large_as_the_cache_is_in_it():
+    roof = roofs({"a": calibration(copy=20e9)})["A"]
+    assert shares_of(row(decode_bytes=32 * MIB), "float32", roof).in_cache
+    assert not shares_of(row(decode_bytes=32 * MIB + 1), "float32", roof).in_cache
+
+
+def test_a_type_that_was_not_calibrated_has_no_share_of_the_arithmetic():
+    roof = roofs({"a": calibration(copy=20e9)})["A"]
+    shares = shares_of(row(), "bfloat16", roof)
+    assert (shares.flop_s, shares.flop_share) == (20e9, None)

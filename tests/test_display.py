@@ -181,6 +181,8 @@ def test_the_bar_shows_what_is_done_the_time_and_the_cell_at_work(project):
         f"{'━' * 8}{'─' * 16} 1 of 3 cells, 14 s gone, about 16 s left",
         "alice-16 prealloc: run 2: decode, 1,234 MiB",
     ]
+    now.write_text("prefill-0/17 1234\n")
+    assert told.run.bar(80)[1] == "alice-16 prealloc: run 0, turn 17: prefill, 1,234 MiB"
     now.unlink()
     Path("2.log").write_text("cell 2 of 3: waiting for process 7\n")
     assert told.run.bar(80)[1] == "alice-16 prealloc: cell 2 of 3: waiting for process 7"

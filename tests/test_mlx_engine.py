@@ -350,3 +350,30 @@ def test_a_missing_request_is_one_line(engine):
         [sys.executable, ENGINE, "no.json"], cwd=engine.folder, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr.count("\n")) == (1, 1)
+
+
+STOCK = {"loop": "mlx-lm", "attention": "fused", "prefill_chunk": 2048}
+
+
+@pytest.mark.parametrize(
+    ("workload", "turns"), [({"shared_prefix": 65}, 4), ({"batch": [100, 40, 53]}, 0)]
+)
+def test_a_workload_is_told_in_the_protocols_events_and_leaves_no_file(engine, workload, turns):
+    done = engine.start(
+        prompt={"name": "squares", "tokens": PROMPT, "path": "prompt.json", "workload": workload},
+        kv_cache="mlx-lm",
+        options=STOCK,
+        protocol={"generate": 6, "repeat_penalty": 1},
+    )
+    assert done.returncode == 0, done.stderr
+    conversation = Conversation(warmup=0, recorded=1)
+    for line in done.stdout.splitlines():
+        conversation.accept(parse_event(line.encode()))
+    assert conversation.complete
+    names = [event["event"] for event in conversation.events]
+    assert names.count("turn_started") == turns
+    assert names.count("prefilled") == max(1, turns)
+    (run,) = conversation.runs
+    where = run.get("first_differences") or conversation.events[-1]["first_differences"]
+    assert where == [None] * len(run["parts"])
+    assert not list(engine.folder.glob("*.safetensors"))

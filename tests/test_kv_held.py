@@ -106,6 +106,12 @@ def test_a_model_is_a_row_and_a_cache_a_column():
     )
 
 
+def test_a_model_that_does_not_run_here_is_no_caches_fault():
+    rows = [row("metal", name, "unsupported", detail="needs Metal") for name in ("mlx-lm", "cat")]
+    found = kv_section([held("plain", "mlx-lm", 8192), *rows])
+    assert found["sentence"] == "of 2 models 1 cannot take any of these caches."
+
+
 def test_where_nothing_differs_the_finding_has_no_line():
     assert kv_section([held("plain", "mlx-lm", 8192)])["sentence"] == ""
 

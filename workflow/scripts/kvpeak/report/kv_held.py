@@ -57,7 +57,10 @@ def _sentence(models: dict[str, list[dict]]) -> Markdown:
     states = sum(any(row["kv_state_bytes"] for row in rows) for rows in models.values())
     refused: dict[str, int] = {}
     for rows in models.values():
-        for name in {row["kv_cache"] for row in rows if row["outcome"] == UNSUPPORTED}:
+        names = {row["kv_cache"] for row in rows if row["outcome"] == UNSUPPORTED}
+        if names == {row["kv_cache"] for row in rows}:
+            names = {"any of these caches"}
+        for name in sorted(names):
             refused[name] = refused.get(name, 0) + 1
     parts = []
     if differ:

@@ -209,6 +209,20 @@ OTHER_CONFIGS = {
 }
 
 
+def test_a_config_that_says_too_little_of_the_work_says_what_it_can_of_the_cache(cells):
+    Path("models/tiny/config.json").write_text(json.dumps(CONFIG | {"intermediate_size": None}))
+    cells(
+        1,
+        [1, 1],
+        engine=RECORD["engine"] | {"kv_bytes_per_token": 128, "kv_layers": "layer 1: KVCache"},
+    )
+    main(aggregate, [])
+    (row,) = read("summary")
+    assert row["decode_bytes"] == ""
+    assert (row["kv_bytes_from_shapes"], row["kv_bytes_per_token"]) == ("256", "128")
+    assert row["kv_difference"] == "1 of 2 layers keeps every token"
+
+
 @pytest.mark.parametrize("config", OTHER_CONFIGS.values(), ids=OTHER_CONFIGS)
 def test_a_config_of_another_kind_costs_no_table(cells, config):
     folder = Path("models/other")

@@ -4,6 +4,7 @@ import pytest
 
 from kvpeak.analysis.kv_held import difference, layers_of
 from kvpeak.base.columns import SUMMARY
+from kvpeak.base.fields import join_texts
 from kvpeak.inputs.shapes import kv_bytes_per_token
 from kvpeak.report.kv_held import kv_section
 
@@ -35,7 +36,7 @@ def test_the_layers_are_counted_by_what_they_keep(text, layers):
     ("config", "kv_cache", "layers", "measured", "named"),
     [
         (PLAIN, "mlx-lm", "layers 0-3: KVCache", WHOLE, ""),
-        (PLAIN, "cat", "layer 1: CatCache", WHOLE / 4, "1 of 4 layers keep every token"),
+        (PLAIN, "cat", "layer 1: CatCache", WHOLE / 4, "1 of 4 layers keeps every token"),
         (PLAIN, "quantized-8", "layers 0-3: QuantizedKVCache", WHOLE * 9 / 32, EIGHT_BITS),
         (
             PLAIN,
@@ -101,7 +102,7 @@ def test_a_model_is_a_row_and_a_cache_a_column():
     assert hybrid.startswith("| `hybrid` | 4,096 | unsupported | 8,192 | 2 of 4 layers |")
     assert "| 3.0 |" in hybrid
     assert found["sentence"] == (
-        "of 2 models a token takes other bytes than the shapes say in 1, 1 keep a state of fixed "
+        "of 2 models a token takes other bytes than the shapes say in 1, 1 keeps a state of fixed "
         "size, 1 cannot take quantized-8."
     )
 
@@ -114,6 +115,14 @@ def test_a_model_that_does_not_run_here_is_no_caches_fault():
 
 def test_where_nothing_differs_the_finding_has_no_line():
     assert kv_section([held("plain", "mlx-lm", 8192)])["sentence"] == ""
+
+
+def test_layers_of_several_kinds_and_a_config_that_says_little_are_told():
+    layers = join_texts(["layers 0, 2: KVCache; layer 1: ArraysCache"])
+    told = {"kv_layers": layers, "kv_bytes_from_shapes": None}
+    table = kv_section([held("m", "mlx-lm", 8192) | told])["table"]
+    assert "| layers 0, 2: KVCache; layer 1: ArraysCache |" in table
+    assert "| – | the config does not say its sizes |" in table
 
 
 def test_commits_that_hold_the_same_are_told_once():

@@ -71,13 +71,13 @@ def test_every_cell_is_in_the_finding_or_unsupported_by_layer_and_cache(cut):
     details = project.read("report/details.md")
     table = details.split("## What the KV caches hold")[1].split("\n## ")[0]
     assert all(f"| `{name}` |" in table for name in UNUSUAL)
-    assert "a latent of 64 values and 64 of the position, not the heads" in table
+    assert "a latent of 128 values and 64 of the position, not the heads" in table
     assert "4 of 18 cells" in project.read("report/finding.md")
     assert project.read("report/finding.html").startswith("<!DOCTYPE html>")
 
 
 def test_the_pool_grows_by_what_a_latent_cache_frees(cut):
-    """The shapes of its heads say 4 times as much."""
+    """The shapes of its heads say a third less."""
     project = cut(
         "deepseek_v3",
         prompts={"alice-128": {"tokens": 129}},

@@ -39,7 +39,7 @@ def difference(
     why = []
     if keeping != layers:
         why.append(
-            f"{keeping} of {layers} layers keep every token"
+            f"{keeping} of {layers} layers keep{'s' * (keeping == 1)} every token"
             if keeping < layers
             else f"{keeping} caches in {layers} layers"
         )

@@ -6,6 +6,7 @@ checked here; a figure that is optional is empty where it cannot be worked out, 
 
 import math
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -181,42 +182,53 @@ def optional_work(record: Record) -> dict:
     another way has no figures of the shapes, and all its measured ones.
     """
     measured = {name: record.number("engine", name) for name in HELD}
-    try:
-        counted = work(record, measured["kv_bytes_per_token"])
-    except (UserError, KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError):
-        counted = {}
+    counted = {}
+    for count in (of_the_caches, of_the_work):
+        with suppress(
+            UserError, KeyError, TypeError, ValueError, ZeroDivisionError, AttributeError
+        ):
+            counted |= count(record, measured["kv_bytes_per_token"])
     said = {name: value for name, value in measured.items() if value is not None}
     return dict.fromkeys(WORK) | counted | said
 
 
-def work(record: Record, measured: float | None) -> dict:
-    """The figures of WORK that follow from the model's shapes. Raises whatever a config causes.
+def of_the_caches(record: Record, measured: float | None) -> dict:
+    """What one token adds by the model's shapes, and why the engine measured something else.
 
-    measured: the bytes of one token's keys and values, if the engine says them.
+    measured: the bytes of one token's keys and values, if the engine says them. Raises whatever a
+    config causes, as of_the_work does.
     """
-    request, dtype = record.items("request"), record.text("engine", "dtype")
-    config = read_config(request["model"]["folder"])
+    kv_cache, dtype = record.items("request")["kv_cache"], record.text("engine", "dtype")
+    config = read_config(record.items("request")["model"]["folder"])
     if config is None:
         return {}
     formula = kv_bytes_per_token(config, dtype)
     found = {"kv_bytes_from_shapes": formula}
+    if keeps_all(kv_cache):
+        found["kv_bytes_per_token"] = kv_bytes(config, dtype)
     if layers := record.text("engine", "kv_layers"):
-        found["kv_difference"] = difference(
-            config, dtype, request["kv_cache"], layers, measured, formula
-        )
-    if not (keeps_all(request["kv_cache"]) or measured):
-        return found
-    found["kv_bytes_per_token"] = kv_bytes(config, dtype)
+        found["kv_difference"] = difference(config, dtype, kv_cache, layers, measured, formula)
+    return found
+
+
+def of_the_work(record: Record, measured: float | None) -> dict:
+    """The least work of each phase, from the model's shapes and what its caches hold."""
+    request, dtype = record.items("request"), record.text("engine", "dtype")
+    config = read_config(request["model"]["folder"])
+    live = (record.text("engine", "method") or "live") == "live"
+    if config is None or not live or not (keeps_all(request["kv_cache"]) or measured):
+        return {}
     shapes = counted_shapes(config, dtype)
-    if shapes is None or (record.text("engine", "method") or "live") != "live":
-        return found
+    if shapes is None:
+        return {}
     tokens, generated = request["prompt"]["tokens"], request["protocol"]["generate"]
     chunk = request["options"].get("prefill_chunk", "whole")
     chunk = tokens if chunk == "whole" else int(chunk)
     fused = (record.text("engine", "attention") or "naive") != "naive"
-    return found | {
+    held = measured or kv_bytes_per_token(config, dtype)
+    return {
         "prefill_flops": prefill_flops(shapes, tokens, chunk, fused),
-        "decode_bytes": round(decode_bytes(shapes, tokens, generated, measured or formula)),
+        "decode_bytes": round(decode_bytes(shapes, tokens, generated, held)),
     }
 
 

@@ -1,5 +1,6 @@
 """What the KV caches hold, as the finding shows it: a row a model, a column a cache."""
 
+from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import KIB
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, code, escape, number
@@ -36,9 +37,9 @@ def _row(model: str, rows: list[dict], caches: list[str]) -> list:
         code(model),
         *(_of_cache([row for row in rows if row["kv_cache"] == name]) for name in caches),
         number(first["kv_bytes_from_shapes"]),
-        first["kv_difference"] or "",
-        *(number(_kib(first[name]), 1) for name in ("kv_window_bytes", "kv_state_bytes")),
-        first["kv_layers"],
+        _why(first),
+        *(_kib(first[name]) for name in ("kv_window_bytes", "kv_state_bytes")),
+        "; ".join(split_texts(first["kv_layers"])) or None,
     ]
 
 
@@ -66,7 +67,7 @@ def _sentence(models: dict[str, list[dict]]) -> Markdown:
     if differ:
         parts.append(f"a token takes other bytes than the shapes say in {differ}")
     if states:
-        parts.append(f"{states} keep a state of fixed size")
+        parts.append(f"{states} keep{'s' * (states == 1)} a state of fixed size")
     parts += [f"{count} cannot take {name}" for name, count in refused.items()]
     return escape(f"of {len(models)} models {', '.join(parts)}.") if parts else Markdown("")
 
@@ -76,5 +77,11 @@ def _differs(row: dict) -> bool:
     return bool(row["kv_difference"]) and not row["kv_cache"].startswith("quantized")
 
 
-def _kib(value: float | None) -> float | None:
-    return None if value is None else value / KIB
+def _why(row: dict) -> str:
+    if row["kv_layers"] and row["kv_bytes_from_shapes"] is None:
+        return "the config does not say its sizes"
+    return row["kv_difference"] or ""
+
+
+def _kib(value: float | None) -> Markdown:
+    return number(value) if not value else number(value / KIB, 1)

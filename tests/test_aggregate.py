@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.analysis.processes import read_config
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import PROCESSES, RUNS, SUMMARY
 from kvpeak.base.program import main
@@ -32,6 +33,7 @@ def cells(tmp_path, monkeypatch):
     its record)`.
     """
     monkeypatch.chdir(tmp_path)
+    read_config.cache_clear()  # the same relative folder is another test's
     Path("models/tiny").mkdir(parents=True)
     Path("models/tiny/config.json").write_text(json.dumps(CONFIG))
     Path("results").mkdir()

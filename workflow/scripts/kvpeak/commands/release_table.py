@@ -28,6 +28,12 @@ Written by `workflow/scripts/release_table.py`. Each release of MLX has a wheel 
 resolved as of that moment (column *until*), with hashes, when the matrix is planned. A pre-release is taken only where a release asks for
 one. What cannot be resolved is planned as unavailable, with the resolver's reason.
 
+Which of them changed a peak, `kvpeak bisect` finds without measuring them all ([an example](findings/2026-12-releases/README.md)). It goes on
+where it was stopped:
+
+    kvpeak bisect --matrix config/releases/matrix.yaml --good mlx-0.26.5 --bad mlx-0.32.4 \\
+        --cell qwen2-tiny/alice-512/cat/none/laboratory --above 300
+
 """  # noqa: E501
 
 

@@ -15,6 +15,7 @@ from kvpeak.analysis.series import read_series
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import FITS
 from kvpeak.base.numbers import MIB, bytes_of
+from kvpeak.commands.fits import as_text
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
 WEIGHTS, PROCESS = 18_000.0, 300.0
@@ -261,6 +262,14 @@ def test_a_damaged_record_costs_its_cell_only(tmp_path):
     rows = fits_rows(results, tmp_path)
     assert {row["lengths"] for row in rows} == {3}
     assert rows[0]["longest_tokens"] == 4764
+
+
+def test_many_series_without_a_prediction_are_counted(tmp_path):
+    series = [{"reason": "no lengths", **dict.fromkeys(AXES, f"m{n}")} for n in range(100)]
+    text = as_text([dict.fromkeys(FITS.names) | each for each in series])
+    assert text.startswith("no prediction, no lengths: m0 m0 m0 m0 m0; m1 m1 m1 m1 m1; ")
+    assert "; and 96 more" in text
+    assert "m4" not in text
 
 
 def kvpeak(*arguments) -> subprocess.CompletedProcess:

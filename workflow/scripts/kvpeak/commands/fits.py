@@ -17,6 +17,8 @@ from kvpeak.base.files import write_together
 from kvpeak.base.layout import PLAN, RESULTS, RUNS, SUMMARY
 from kvpeak.base.numbers import GIB, MIB, bytes_of
 
+MOST_NAMES = 4  # series without a prediction, of each reason; --out lists all
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     option = parser.add_argument
@@ -74,9 +76,15 @@ def as_text(rows: list[dict]) -> str:
             )
         last = name
         lines.append(f"  {_memory(row):<24}{_longest(row)}")
-    lines += [f"no prediction, {reason}: {'; '.join(names)}" for reason, names in reasons.items()]
+    lines += [f"no prediction, {reason}: {_some(names)}" for reason, names in reasons.items()]
     said = sentence(rows)
     return "\n".join([*lines, *([said] if said else [])]) or "no cell was measured"
+
+
+def _some(names: list[str]) -> str:
+    """The first names, and how many more there are."""
+    more = len(names) - MOST_NAMES
+    return "; ".join(names[:MOST_NAMES]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 def _memory(row: dict) -> str:

@@ -220,4 +220,5 @@ def test_the_command_names_a_model_that_is_not_made(project, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 1
-    assert "models/m/model.json is not there; make it: snakemake" in done.stderr
+    assert "models/m/model.json is not there; make it: snakemake --cores 1 models/" in done.stderr
+    assert done.stderr.strip().endswith("--config matrix=matrix.yaml")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -173,6 +174,7 @@ def _check(matrix: Matrix, names: tuple[str, ...]) -> None:
     model, prompt = names[:2]
     needed = [layout.model_record(model), layout.prompt_file(model, prompt)]
     if missing := [str(path) for path in needed if not Path(path).exists()]:
-        raise UserError(
-            f"{missing[0]} is not there; make it: snakemake --cores 1 {' '.join(missing)}"
+        command = shlex.join(
+            ["snakemake", "--cores", "1", *missing, "--config", f"matrix={matrix.file}"]
         )
+        raise UserError(f"{missing[0]} is not there; make it: {command}")

@@ -11,7 +11,7 @@ from kvpeak.analysis.lead import caution, leading
 from kvpeak.analysis.pooled import effects
 from kvpeak.analysis.results import read_results
 from kvpeak.analysis.verdicts import Verdict
-from kvpeak.report.opening import opening, spell_single_speeds, where_table
+from kvpeak.report.opening import names_line, opening, spell_single_speeds, where_table
 
 SMALL = Path(__file__).parent / "data/small"
 CUDA = {"method": "live", "outcome": "ok", "accelerator": "cuda"}
@@ -100,6 +100,23 @@ def test_a_row_of_the_table_is_one_process_whose_parts_add_up(small):
         "Of the 850 MiB of one process, the one with the median peak, 100 MiB are weights"
         in (takes["What takes the memory?"])
     )
+
+
+def test_a_finding_says_what_its_names_are(small):
+    own = {"versions": "mlx 0.32.4", "attention": "fused", "env": ""}
+    rows = [
+        row | own | {"loop": loop, "variant": name} | more
+        for row in small.summary.values()
+        for name, loop, more in (
+            ("stock", "mlx-lm", {}),
+            ("naive", "own", {"attention": "naive"}),
+            ("quiet", "mlx-lm", {"env": "A=0"}),
+        )
+    ]
+    text = names_line(rows)
+    assert "`stock`: mlx-lm's loop; `naive`: this project's loop, which never clears" in text
+    assert "the pool with naive attention; `quiet`: mlx-lm's loop with A=0. `cat`: keys" in text
+    assert names_line(rows[:1]) == ""
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ from kvpeak.report.history import history_section
 from kvpeak.report.instruments import instruments_section
 from kvpeak.report.kv_held import kv_section
 from kvpeak.report.limits import limits_section
-from kvpeak.report.opening import opening, where_table
+from kvpeak.report.opening import names_line, opening, where_table
 from kvpeak.report.pools import pools_of
 from kvpeak.report.pools_text import pools_section
 from kvpeak.report.sections import comparison_section
@@ -136,6 +136,7 @@ def answers(results: Results, compared: list, summary: list[dict], cells: Path) 
     return {
         "opening": opening(results, compared, lead, effects),
         "where": where_table(results, compared),
+        "names": names_line(summary),
         "comparisons": [comparison_section(each, effects[each.slug], mark) for each in compared],
         "speeds": speed_line(effects),
         "variance": variance_lines(results),

@@ -12,10 +12,12 @@ from kvpeak.analysis.setting import is_stock
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
+from kvpeak.base.kv_caches import kv_cache
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, number
 
 MOST_ROWS = 8
+OWN_LOOP = "this project's loop, which never clears the pool"
 AT_LEAST = "≥\u00a0"  # before a sampled peak, never at the end of a line
 KEPT = 0.05  # a share of the peak that the title names
 FASTER_OF = {"ttft_ms": {Verdict.FASTER: "shorter", Verdict.SLOWER: "longer"}}  # of a time
@@ -185,6 +187,24 @@ def _single_speed(comparison: Comparison, column: str) -> str:
                 f"(most: {most.spelled} {unit})"
             )
     return " and ".join(parts)
+
+
+def names_line(summary: list[dict]) -> Markdown:
+    """What the variants of MLX and the KV caches are, by the names that the finding uses."""
+    told = {}
+    for row in summary:
+        if row["method"] == "live" and (row["versions"] or "").startswith("mlx "):
+            loop = "mlx-lm's loop" if row["loop"] == "mlx-lm" else OWN_LOOP
+            more = ["naive attention"] * (row["attention"] == "naive")
+            more += [row["env"]] if row["env"] else []
+            told[row["variant"]] = " with ".join([loop, *more])
+    caches = {row["kv_cache"]: kv_cache(row["kv_cache"]).words for row in summary}
+    parts = [
+        "; ".join(f"{markdown.code(name)}: {markdown.escape(text)}" for name, text in words.items())
+        for words in (told, caches)
+        if len(words) > 1
+    ]
+    return Markdown(". ".join(parts) + "." if parts else "")
 
 
 def where_table(results: Results, compared: list[Comparison]) -> Markdown:

@@ -209,7 +209,8 @@ def _where(pair: Pair) -> str:
         others.append(spell_name("cap", names["cap"]))
     if names.get("variant", "default") != "default":
         others.append(f"variant {names['variant']}")
-    what = f"{names.get('model', 'the model')}{cache}{tokens}"
+    prompt = tokens.removeprefix(" on ")
+    what = f"{names['model']}{cache}{tokens}" if "model" in names else f"{prompt}{cache}"
     return f"{what} ({', '.join(others)})" if others else what
 
 

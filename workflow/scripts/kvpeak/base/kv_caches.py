@@ -37,7 +37,7 @@ KV_CACHES = (
     KVCache(
         "cat-contiguous",
         ("mlx", "candle-replay"),
-        "the same, as a contiguous copy",
+        "as cat, then copied to lie contiguously",
         keeps_all=True,
         regrows=True,
     ),

@@ -138,8 +138,8 @@ def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> s
     names = " and ".join(SPEEDS[effect.quantity][0] for effect in open_ones)
     few = all(effect.verdict == Verdict.NOT_TESTABLE for effect in open_ones)
     why = "there are too few cells and processes" if few else "cells and processes differ too much"
-    text += f"What it does to the speed of {names} is not established: {why}."
-    return " ".join([text, *_of_pair(pair)])
+    open_one = f"What it does to the speed of {names} is not established: {why}."
+    return " ".join([*filter(None, [text.strip()]), *_of_pair(pair), open_one])
 
 
 def spell_effect(effect: Effect) -> str:

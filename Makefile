@@ -105,6 +105,7 @@ bench: $(DEV)
 	$(BIN)/python tests/bench/blas_speed.py
 	$(BIN)/python tests/bench/engine_speed.py
 	$(BIN)/python tests/bench/replay_speed.py
+	$(BIN)/python tests/bench/pools_speed.py
 	PYTHONPATH=tests $(BIN)/python tests/bench/many_cells.py 1000 10000 50000
 
 $(VENV)/bin/python:

@@ -3,6 +3,7 @@ device.
 """
 
 from bisect import bisect_right
+from itertools import accumulate
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
@@ -13,6 +14,8 @@ SMALL_SEGMENT = 2 * 2**20  # bytes
 LARGEST_SLACK = 2**20  # what PyTorch leaves unsplit behind a large block
 FRAMES = 12  # of a stack, the innermost
 COMPARED = 256  # frames of two stacks
+_GROWTH = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
+_GIVES_BACK = frozenset(action for action, sign in _GROWTH.items() if sign < 0)
 
 
 def traces(snapshot: dict, name: str) -> list[Trace]:
@@ -93,47 +96,56 @@ class _Importer:
     # Events -------------------------------------------------------------------------------------
 
     def _history(self, events: list[dict]) -> None:
-        given_back: list[int] = []  # segments that went back since the last other event
-        frees = {"segment_free", "segment_unmap"}
+        op, ids, sizes = self.trace.op.append, self.trace.id.append, self.trace.bytes.append
+        kept: list[dict] = []  # the event of each of these
+        note, live = kept.append, self.live
+
+        def add(event, of, id=0, size=0):
+            op(of), ids(id), sizes(size), note(event)
+
+        given_back = False  # whether the last event gave back a segment
         pressure = self._pressure(events)
-        i, last = 0, len(events)
-        while i < last:
-            event = events[i]
-            action, address = event["action"], event.get("addr", 0)
+        completed = None  # the next event, where its buffer is freed already
+        for i, event in enumerate(events):
+            if event is completed:
+                completed = None
+                continue
+            action = event["action"]
             if action == "alloc":
-                self._event(Op.ALLOC, event, self._new(address), event["size"])
+                add(event, Op.ALLOC, self._new(event["addr"]), event["size"])
             elif action == "free_requested":
-                following = events[i + 1] if i + 1 < last else {}
-                if following.get("action") == "free_completed" and following["addr"] == address:
-                    i += 1
-                    self._event(Op.FREE, event, self.live.pop(address))
+                following = events[i + 1] if i + 1 < len(events) else {}
+                if (
+                    following.get("action") == "free_completed"
+                    and following["addr"] == event["addr"]
+                ):
+                    completed = following
+                    add(event, Op.FREE, live.pop(event["addr"]))
                 else:
-                    self._event(Op.RELEASE, event, self.live[address])
+                    add(event, Op.RELEASE, live[event["addr"]])
             elif action == "free_completed":
-                self._event(Op.FREE, event, self.live.pop(address))
+                add(event, Op.FREE, live.pop(event["addr"]))
             elif action == "oom":
-                self._event(Op.ATTEMPT, event, 0, event["size"])
-            elif action in frees and not given_back:
-                self._event(Op.PRESSURE if i in pressure else Op.CLEAR, event)
-            given_back = [i] if action in frees else []
-            i += 1
+                add(event, Op.ATTEMPT, 0, event["size"])
+            elif action in _GIVES_BACK and not given_back:
+                add(event, Op.PRESSURE if i in pressure else Op.CLEAR)
+            given_back = action in _GIVES_BACK
+        self._where_and_when(kept)
 
     def _new(self, address: int) -> int:
         new = self.live[address] = self.trace.buffers
         self.trace.buffers += 1
         return new
 
-    def _event(self, op: Op, event: dict, id: int = 0, size: int = 0) -> None:
-        time = event.get("time_us", self.start)
-        frames = event.get("frames")
-        self.trace.add(
-            op,
-            id,
-            size,
-            self.stream[event["stream"]],
-            self.phase_of(time),
-            self._stack(frames) if frames else 0,
-            time - self.start,
+    def _where_and_when(self, kept: list[dict]) -> None:
+        """The columns that every event of PyTorch's has."""
+        trace, start, number = self.trace, self.start, self._stack
+        times = [event.get("time_us", start) for event in kept]
+        trace.time.extend(time - start for time in times)
+        trace.stream.extend(self.stream[event["stream"]] for event in kept)
+        trace.phase.extend(map(self.phase_of, times))
+        trace.stack.extend(
+            number(frames) if (frames := event.get("frames")) else 0 for event in kept
         )
 
     def _stack(self, frames: list[dict]) -> int:
@@ -176,27 +188,22 @@ class _Importer:
         and the memory that it had was too little for that segment beside the others, and enough
         for the most that it ever held. What remains is the program's own empty_cache().
         """
-        reserved = sum(s["total_size"] for s in self.segments)
-        for event in events:
-            reserved -= _growth(event)
-        before = [reserved]
-        for event in events:
-            before.append(before[-1] + _growth(event))
+        grown = [(i, size) for i, event in enumerate(events) if (size := _growth(event))]
+        first = sum(s["total_size"] for s in self.segments) - sum(size for _, size in grown)
+        before = list(accumulate((size for _, size in grown), initial=first))
         most, found, limit = max(before), set(), None
-        i = 0
-        while i < len(events):
-            first = i
-            while i < len(events) and events[i]["action"] in ("segment_free", "segment_unmap"):
-                i += 1
-            if i > first and i < len(events):
-                event = events[i]
-                wanted = max(_growth(event), 0) or (
-                    event["size"] if event["action"] == "oom" else 0
-                )
-                if wanted and before[first] + wanted > most and self._alike(events[first], event):
-                    found.add(first)
-                    limit = min(limit or 2**63, before[first] + wanted)
-            i = max(i, first + 1)
+        n = 0
+        while n < len(grown):
+            row, start = n, grown[n][0]
+            while n < len(grown) and grown[n][1] < 0 and grown[n][0] == start + n - row:
+                n += 1
+            event = events[start + n - row] if row < n and start + n - row < len(events) else None
+            if event:
+                wanted = max(_growth(event), 0) or event["size"] * (event["action"] == "oom")
+                if wanted and before[row] + wanted > most and self._alike(events[start], event):
+                    found.add(start)
+                    limit = min(limit or 2**63, before[row] + wanted)
+            n = max(n, row + 1)
         if found:
             self.trace.memory, self.trace.below = most, limit
             self.trace.notes.append(
@@ -311,10 +318,8 @@ def _spelled(frame: dict) -> str:
 
 def _growth(event: dict) -> int:
     """By how much an event changes what is reserved."""
-    action = event["action"]
-    if action in ("segment_alloc", "segment_map"):
-        return event["size"]
-    return -event["size"] if action in ("segment_free", "segment_unmap") else 0
+    sign = _GROWTH.get(event["action"])
+    return sign * event["size"] if sign else 0
 
 
 def open_snapshot(path: Path, file, progress=lambda done: None) -> list[Trace]:

@@ -272,6 +272,14 @@ def test_both_bounds_of_a_ratio(judge, bounds, verdict, said):
     assert found["alice-512"] == (verdict, f"1,000.0 / 440.0 = 2.273; {said}")
 
 
+def test_a_difference_may_be_below_zero(judge):
+    entry = {"kind": "difference", "of": {"model": "tiny", "kv_cache": "cat", "cap": "32MiB"}}
+    entry |= {"to": {"cap": "none"}, "column": "peak_mib"}
+    said = "440.0 − 1,000.0 = −560.0"
+    assert judge(entry | {"at_most": -560})["alice-512"] == ("holds", f"{said}; at most -560")
+    assert judge(entry | {"at_most": -561})["alice-512"][0] == "fails"
+
+
 @pytest.mark.parametrize(
     ("bounds", "verdict", "said"),
     [
@@ -573,6 +581,27 @@ def test_a_spread_is_held_against_the_smallest(judge, small, peak, tolerance, ve
     entry = SPREAD | {"of": {"prompt": "alice-512", "cap": "32MiB"}, "tolerance_pct": tolerance}
     found = judge(entry, Results(small.plan, summary, small.processes))
     assert found["tiny"][0] == verdict
+
+
+@pytest.mark.parametrize("count", [2, 5, 6, 9])
+def test_a_spread_of_up_to_five_cells_shows_each_and_of_more_the_ends(load, count):
+    summary = {}
+    for number in range(count):
+        cell = ("mlx-0.32.4", "tiny", "p", f"c{number}", "none", "default")
+        summary[cell] = {"outcome": "ok", "peak_footprint_mib": 110.0 - number}
+    plan = dict.fromkeys(summary, "")
+    (claim,) = load(SPREAD | {"of": {}, "tolerance_pct": 10}, plan=plan)
+    (found,) = judging.evaluate(claim, Results(plan, summary, {}))
+    shown = range(count - 1, -1, -1) if count <= 5 else (count - 1, 0)
+    figures = " to ".join(f"{110 - number}.0 (c{number})" for number in shown)
+    assert found.verdict == "holds"
+    assert found.detail.startswith(f"{figures}: ")
+
+
+def test_two_cells_are_enough_to_compare_tokens(judge):
+    entry = {"kind": "same-tokens", "of": {"prompt": "alice-512", "model": "tiny"}}
+    found = judge(entry | {"across": "kv_cache"})
+    assert found["none"] == found["32MiB"] == ("holds", "2 cells, one hash: abababababab")
 
 
 @pytest.mark.parametrize(

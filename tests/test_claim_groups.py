@@ -147,6 +147,13 @@ def test_a_name_that_two_claims_select_is_named_once_with_the_first_place(tmp_pa
     ]
 
 
+def test_each_claim_is_made_once(tmp_path):
+    entry = BASE | {"kind": "value", "of": {}} | KINDS["value"]
+    assert len(load(tmp_path, entry, entry | {"claim": "another"})) == 2
+    with pytest.raises(ConfigError, match='"a claim" is claimed 3 times; keep one'):
+        load(tmp_path, entry, entry, entry | {"claim": "another"}, entry)
+
+
 def test_a_name_to_compare_with_may_be_absent_too(tmp_path):
     entry = BASE | {"kind": "ratio", "at_most": 1, "of": {"cap": "none"}, "to": {"cap": "2MiB"}}
     (claim,) = load(tmp_path, entry)

@@ -23,12 +23,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from pathlib import Path
 
 import _pytest.config
 import pytest
 from cosmic_ray.ast import ast_nodes, get_ast_from_path
-from cosmic_ray.mutating import use_mutation
+from cosmic_ray.mutating import mutate_code, use_mutation
 from cosmic_ray.plugins import get_operator, operator_names
 
 ROOT = Path(__file__).parents[2]
@@ -127,6 +128,7 @@ def tested(module: str, sample: int, seed: int) -> float:
     limit_s = max(LEAST_S, FOREVER * (time.monotonic() - began))
     places = all_places(module)
     drawn = random.Random(seed).sample(places, min(sample, len(places)))
+    drawn = [place for place in drawn if compiles(module, *place)]
     survivors = [change for place in drawn if (change := survivor(module, *place, limit_s))]
     known = equivalent()
     left = [change for change in survivors if (module, change) not in known]
@@ -152,6 +154,17 @@ def all_places(module: str) -> list[tuple[str, int]]:
             places = (node for node in nodes for _ in operator().mutation_positions(node))
             found += [(name, number) for number, node in enumerate(places) if not annotates(node)]
     return found
+
+
+def compiles(module: str, operator: str, place: int) -> bool:
+    """Whether a mutant is a program at all; every test would notice one that is not."""
+    code = mutate_code(file_of(module).read_text(), get_operator(operator)(), place)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # of `is` beside a literal
+            compile(code, str(file_of(module)), "exec")
+    except SyntaxError:
+        return False
+    return True
 
 
 def annotates(node) -> bool:

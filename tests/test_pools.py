@@ -201,13 +201,21 @@ def test_candle_goes_on_from_a_restored_state(operations):
 
 
 def test_a_size_class_is_the_next_power_of_two():
-    assert [size_class(n) for n in (1, 2, 3, 4, 5, 1024, 1025)] == [1, 2, 4, 4, 8, 1024, 2048]
+    sizes = {0: 1, 1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 1024: 1024, 1025: 2048}
+    assert {nbytes: size_class(nbytes) for nbytes in sizes} == sizes
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_a_new_pool_holds_nothing_and_held_nothing(policy):
+    pool = POLICIES[policy]()
+    assert (pool.held, pool.free, pool.total, pool.peak, pool.peak_held) == (0,) * 5
+    assert pool.free_buffers() == {}
 
 
 def test_a_cap_saturates_instead_of_switching_reuse_off():
     pool = CandlePool(70)
     pool.give(pool.take(1 << 40))
-    assert pool.largest(1 << 40) == USIZE_MAX
+    assert pool.largest(1 << 40) == USIZE_MAX == 18_446_744_073_709_551_615
     assert pool.take(1) == 1 << 40
 
 

@@ -76,9 +76,9 @@ def test_a_pair_is_the_cell_and_the_one_with_the_other_names(groups, kind, of, t
 
 def test_no_cell_is_paired_with_itself_or_with_one_that_is_not_planned(groups):
     both = {"model": "tiny", "prompt": "p9", "kv_cache": "cat"}
-    assert list(groups("ratio", of=both, to={"cap": "none"}).values()) == [
-        [cell(cap="1MiB"), cell()]
-    ]
+    assert groups("ratio", of=both, to={"cap": "none"}) == {
+        ("mlx", "1MiB", "default"): [cell(cap="1MiB"), cell()]
+    }
     plan = {name: "" for name in CELLS if name != cell(cap="1MiB")}
     assert groups("ratio", of=both, to={"cap": "1MiB"}, plan=plan) == {}
 

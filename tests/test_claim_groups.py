@@ -74,6 +74,12 @@ def test_a_pair_is_the_cell_and_the_one_with_the_other_names(groups, kind, of, t
     }
 
 
+@pytest.mark.parametrize("kind", ["ratio", "difference", "equivalence", "pool-growth"])
+def test_pairs_of_each_length_are_told_apart(groups, kind):
+    found = groups(kind, of={"model": "tiny", "kv_cache": "cat", "cap": "none"}, to={"cap": "1MiB"})
+    assert list(found) == [("mlx", prompt, "default") for prompt in ("p9", "p17", "p33")]
+
+
 def test_no_cell_is_paired_with_itself_or_with_one_that_is_not_planned(groups):
     both = {"model": "tiny", "prompt": "p9", "kv_cache": "cat"}
     assert groups("ratio", of=both, to={"cap": "none"}) == {

@@ -2,6 +2,8 @@
 
 import textwrap
 
+from matplotlib.ticker import LogLocator
+
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak, peak_range
 from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.statistics import Ratio, within
@@ -242,6 +244,7 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
                 _draw_ratio(ax, row, pair.speeds[column].ratio)
         if _far_apart([pair.speeds[column].ratio for pair in pairs if column in pair.speeds]):
             ax.set_xscale("log")
+            ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
             ax.xaxis.set_major_formatter("{x:g}")
             ax.xaxis.set_minor_formatter("")
         ax.set_xlabel(SPEEDS[column][0])

@@ -31,6 +31,7 @@ from kvpeak.pools.trace import Trace
 
 CANDLE = "candle:"
 BINS = 400  # parts of a time series
+MOST_TOKENS = 10**7
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -94,20 +95,27 @@ def _open(path: Path) -> list[Trace]:
 
 
 def _candle(name: str) -> Trace:
-    """What Candle would ask for: candle:MODEL,KV_CACHE,TOKENS, by its replay."""
+    """What Candle would ask for: candle:MODEL,KV_CACHE,TOKENS[,CHUNK], by its replay."""
     from kvpeak.inputs.shapes import find_shapes
     from kvpeak.replay.replay import place_of
     from kvpeak.replay.trace import candle_trace
     from kvpeak.replay.workload import KV_CACHES, workload
 
-    parts = name.removeprefix(CANDLE).split(",")
-    if len(parts) != 3 or parts[1] not in KV_CACHES or not parts[2].isdigit() or int(parts[2]) < 1:
+    model, cache, *numbers = (*name.removeprefix(CANDLE).split(","), "", "")[:5]
+    numbers = [number for number in numbers if number]
+    if cache not in KV_CACHES or not 1 <= len(numbers) <= 2 or not all(map(_counts, numbers)):
         raise UserError(
-            f"{name}: expected candle:MODEL,KV_CACHE,TOKENS, the cache one of "
+            f"{name}: expected candle:MODEL,KV_CACHE,TOKENS or …,TOKENS,CHUNK, the cache one of "
             f"{', '.join(KV_CACHES)}"
         )
-    blocks = candle_trace(find_shapes(parts[0]), workload(int(parts[2]), parts[1], runs=1))
+    tokens, chunk = int(numbers[0]), int(numbers[1]) if numbers[1:] else None
+    work = workload(tokens, cache, runs=1, prefill_chunk=chunk)
+    blocks = candle_trace(find_shapes(model), work)
     return sources.from_blocks(blocks, place_of, name, "candle")
+
+
+def _counts(text: str) -> bool:
+    return text.isdecimal() and 1 <= int(text) <= MOST_TOKENS
 
 
 def _answer(trace: Trace, given: argparse.Namespace, limit: int | None) -> Answer:

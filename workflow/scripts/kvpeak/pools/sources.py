@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.pools import snapshot, trace
+from kvpeak.pools import candle_log, snapshot, trace
 from kvpeak.pools.trace import Op, Trace
 
 _XZ, _GZIP, _PICKLE = b"\xfd7zXZ\x00", b"\x1f\x8b", b"\x80"
@@ -61,6 +61,8 @@ def read_csv(file, path: Path) -> Trace:
     """
     reader = csv.DictReader(_lines(file, path))
     header = set(reader.fieldnames or ())
+    if header == set(candle_log.COLUMNS):
+        return candle_log.read_log(reader, path)
     if not {"op", "id", "bytes"} <= header or header - _CSV_COLUMNS:
         raise UserError(
             f"{path}: expected the columns op, id and bytes, and of time, stream, phase and stack "

@@ -11,6 +11,7 @@ from kvpeak.base.program import main
 from kvpeak.commands import page as command
 from kvpeak.report.page import datatables, title_of
 from kvpeak.report.page_charts import charts
+from kvpeak.report.page_data import links_of
 from kvpeak.report.page_links import Links, rows_of, rows_of_texts
 from kvpeak.report.page_text import slug, to_html
 
@@ -108,6 +109,18 @@ def test_a_number_of_a_table_leads_to_the_row_that_holds_it(tmp_path):
     assert not {"0.16", "1.00"} & found.keys()
     assert "81" not in found  # two rows of prealloc hold it
     assert "81.9" not in found
+
+
+def test_a_cap_in_words_is_a_name(tmp_path):
+    """81.94 is the speed of all four; with its cap in words a row is one."""
+    tables = {"summary.csv": CELLS}
+    shown = to_html("| tiny, cat, no cap | 81.94 |\n|---|---|\n", tmp_path, links_of(tables))
+    assert re.findall(r'href="#([^"]+)"', shown) == ["summary-2"]
+
+
+def test_a_number_of_two_digits_has_no_link(tmp_path):
+    """81 MiB is the peak of one cell, and may be anything else."""
+    assert linked("With tiny, prealloc and a cap of 32MiB on 513 tokens of a: 81.", tmp_path) == {}
 
 
 def test_a_number_of_a_sentence_needs_all_names_of_its_row(tmp_path):

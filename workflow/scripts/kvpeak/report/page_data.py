@@ -5,13 +5,14 @@ charts.
 from dataclasses import dataclass
 from pathlib import Path
 
+from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.results import Results
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import CELLS, MEMORY_FILE
 from kvpeak.base.untrusted import read_csv
-from kvpeak.report.page_links import Links, anchor_of, rows_of, rows_of_texts
+from kvpeak.report.page_links import COMMON, Links, anchor_of, rows_of, rows_of_texts
 
 OTHERS = (PROCESSES, FITS, CHECKS)
 MOST_ROWS = 1_000  # of a table in the page; longer ones stay in their file
@@ -95,7 +96,8 @@ def links_of(tables: dict[str, list[dict]]) -> Links:
         for row in tables.get("summary.csv", [])
         if row.get("prompt_tokens")
     }
-    return Links(rows, prompts, more)
+    caps = {spell_name("cap", name): name for name in COMMON}
+    return Links(rows, prompts | caps, more)
 
 
 def cells(results: Results, folder: Path) -> list[dict]:

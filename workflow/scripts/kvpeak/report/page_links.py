@@ -15,9 +15,15 @@ from kvpeak.base.axes import AXES
 NUMBER = re.compile(
     r"(?<![\w.,−-])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w,])|(?<![\w.,−-])\d+(?:\.\d+)?(?![\w,])"
 )
-ASKED_FOR = ("prompt_tokens", "generated_tokens", "rounds", "runs")  # not measured: not linked
+ASKED_FOR = (  # not measured: not linked
+    *("prompt_tokens", "generated_tokens", "rounds", "runs"),
+    *("lengths", "longest_measured", "memory_mib"),
+)
 COMMON = frozenset(("none", "default"))  # names that a sentence need not say
 LEAST_DIGITS = 2  # of a number that is linked; one digit is too often something else
+NAMED_DIGITS = (
+    3  # of one that is linked by names, where its row does not hold all numbers beside it
+)
 
 
 @dataclass(frozen=True)
@@ -118,6 +124,8 @@ class Links:
 
     def _holding(self, shown: str, fits: Callable[[Row], bool]) -> list[Row]:
         """The rows that hold the number and fit; of `more` only where none of `rows` does."""
+        if sum(map(str.isdigit, shown)) < NAMED_DIGITS:
+            return []
         for rows in (self.rows, self.more):
             if found := [row for row in rows if fits(row) and row.holds(shown)]:
                 return found

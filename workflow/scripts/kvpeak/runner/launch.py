@@ -1,7 +1,6 @@
 """An engine's process from its start to its end, whichever that is."""
 
 import contextlib
-import os
 import signal
 from collections.abc import Iterator
 
@@ -18,7 +17,11 @@ from kvpeak.runner.table_output import Table
 from kvpeak.runner.watch import Guard, Watch
 from kvpeak.runner.watched import Watched
 from kvpeak.system import machine, programs
+from kvpeak.system.private import temporary_folder
 from kvpeak.system.process_memory import memory_of
+
+# What further variables our own engines may see, by their beginnings.
+OUR_ENGINES = ("KVPEAK_", "MLX_", "PYTHON", "METAL_", "MTL_", "TRANSFORMERS_", "TOKENIZERS_")
 
 
 def run_engine(attempt: Attempt, available_mib: float) -> Ended:
@@ -66,9 +69,9 @@ def _answers(attempt: Attempt) -> Conversation | Table:
 @contextlib.contextmanager
 def _child(attempt: Attempt) -> Iterator[Child]:
     """The engine's process, which is stopped if the block fails, and reaped in any case."""
-    # another program sees no tokens; our own engines may fetch with them
-    own = programs.environment() if attempt.external else os.environ
-    environment = own | attempt.request.get("env", {})
+    environment = programs.engine_environment(*(() if attempt.external else OUR_ENGINES))
+    # an engine loads again what it compiled, and nobody else can have put it there
+    environment |= {"TMPDIR": str(temporary_folder())} | attempt.request.get("env", {})
     if attempt.gpu:
         environment["CUDA_VISIBLE_DEVICES"] = attempt.gpu.uuid
     folder = attempt.request["external"]["folder"] if attempt.external else None

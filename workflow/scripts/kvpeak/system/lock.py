@@ -8,14 +8,13 @@ them.
 import contextlib
 import fcntl
 import os
-import stat
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.text import plain
+from kvpeak.system.private import private_folder
 
 POLL_S = 0.1
 
@@ -58,19 +57,10 @@ def hold_project(file: Path) -> None:
 
 
 def lock_file(gpu: int | None = None) -> Path:
-    """The file of this user's lock of the machine, or of one GPU. Raises UserError where its folder
-    is not private.
+    """The file of this user's lock of the machine, or of one GPU. Raises UserError where no folder
+    is private.
     """
-    folder = Path(tempfile.gettempdir(), f"kvpeak-{os.getuid()}")
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise UserError(
-            f"{folder}: is not a folder that only you may write into; remove it, or set TMPDIR to "
-            "a folder of your own"
-        )
-    return folder / ("machine.lock" if gpu is None else f"gpu-{gpu}.lock")
+    return private_folder() / ("machine.lock" if gpu is None else f"gpu-{gpu}.lock")
 
 
 @contextlib.contextmanager

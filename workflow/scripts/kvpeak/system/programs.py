@@ -26,14 +26,17 @@ NO_QUESTIONS = {
     "GCM_INTERACTIVE": "never",
     "PIP_NO_INPUT": "1",
 }
+PROXIES = (
+    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
+    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+)
 # The variables that another program may see; of the groups none that looks like a secret.
 ALLOWED = (
     *("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "TEMP"),
     *("CC", "CXX", "AR", "LD", "CFLAGS", "CXXFLAGS", "CPPFLAGS", "LDFLAGS", "MAKEFLAGS"),
     *("SDKROOT", "DEVELOPER_DIR", "MACOSX_DEPLOYMENT_TARGET", "CPATH", "LIBRARY_PATH"),
     *("SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"),
-    *("http_proxy", "https_proxy", "all_proxy", "no_proxy"),
-    *("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
+    *PROXIES,
 )
 GROUPS = (
     *("LC_", "XDG_", "LD_", "DYLD_", "PKG_CONFIG", "CMAKE_", "CARGO_", "RUST"),
@@ -41,20 +44,28 @@ GROUPS = (
 )
 INSTALLERS = ("PIP_", "UV_")  # where packages come from; only for pip and uv themselves
 SSH = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_")  # only for git itself
-SECRET = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|API_?KEY|PRIVATE", re.IGNORECASE)
+SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY|PRIVATE|AUTH|(^|_)PAT(_|$)", re.IGNORECASE)
+USERINFO = re.compile(r"://[^/\s]*@")  # an address with a password in it
 END_S = 2.0  # for the rest of what an ended program wrote
 LAST_LINES = 4096  # bytes of what a program printed, for a message
 
 
 def environment(*more: str) -> dict[str, str]:
     """The variables for a program that is not ours; `more`: beginnings of further names."""
-    groups = (*GROUPS, *more)
-    allowed = {
-        name: value
-        for name, value in os.environ.items()
-        if name in ALLOWED or (name.startswith(groups) and not SECRET.search(name))
-    }
-    return allowed | NO_QUESTIONS
+
+    def may_be_seen(name: str, value: str) -> bool:
+        if name in ALLOWED:
+            return True
+        if SECRET.search(name):
+            return False
+        return name.startswith(more) or (name.startswith(GROUPS) and not USERINFO.search(value))
+
+    return {n: value for n, value in os.environ.items() if may_be_seen(n, value)} | NO_QUESTIONS
+
+
+def engine_environment(*more: str) -> dict[str, str]:
+    """The variables for what is measured: it fetches nothing, so it sees no proxy either."""
+    return {name: value for name, value in environment(*more).items() if name not in PROXIES}
 
 
 def run_program(

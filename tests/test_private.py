@@ -1,0 +1,64 @@
+"""A folder that only this user may write into, and what it is for."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from kvpeak.base.errors import UserError
+from kvpeak.system import private
+from kvpeak.system.lock import lock_file
+from kvpeak.system.programs import engine_environment, environment
+
+
+def prepare(folder: Path, how: str) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if how == "link":
+        folder.symlink_to(folder.parent)
+    elif how == "file":
+        folder.touch()
+    else:
+        folder.mkdir()
+        folder.chmod(0o777)
+
+
+@pytest.mark.parametrize("prepared", ["link", "writable", "file"])
+def test_a_name_that_somebody_else_took_is_left_for_the_next_place(tmp_path, monkeypatch, prepared):
+    monkeypatch.setattr(private.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    prepare(tmp_path / f"kvpeak-{os.getuid()}", prepared)
+    assert lock_file().parent == tmp_path / "run/kvpeak"
+    shutil.rmtree(tmp_path / "run/kvpeak")
+    prepare(tmp_path / "run/kvpeak", prepared)
+    assert lock_file().parent == tmp_path / "home/.cache/kvpeak/private"
+    shutil.rmtree(tmp_path / "home/.cache/kvpeak/private")
+    prepare(tmp_path / "home/.cache/kvpeak/private", prepared)
+    with pytest.raises(UserError, match="none is a folder that only you may write into"):
+        lock_file()
+
+
+SECRETS = {
+    "HF_TOKEN": "hf_secret",
+    "CUDA_X_AUTH": "secret",
+    "NVIDIA_PAT": "secret",
+    "CARGO_REGISTRIES_MINE_INDEX": "https://u:secret@host/",
+    "MLX_SECRET": "secret",
+}
+PROXY = {"http_proxy": "http://user:secret@127.0.0.1:9"}
+
+
+def test_what_is_measured_sees_no_secret_and_no_proxy(monkeypatch):
+    for name, value in (SECRETS | PROXY | {"MLX_ENABLE_TF32": "0"}).items():
+        monkeypatch.setenv(name, value)
+    found = engine_environment("MLX_")
+    assert found["MLX_ENABLE_TF32"] == "0"
+    assert "secret" not in str(found)
+    assert environment().keys() & (SECRETS | PROXY).keys() == {"http_proxy"}
+
+
+def test_an_installer_sees_its_index_with_the_password_in_it(monkeypatch):
+    monkeypatch.setenv("PIP_INDEX_URL", "https://u:secret@host/simple")
+    assert "PIP_INDEX_URL" in environment("PIP_")
+    assert "PIP_INDEX_URL" not in environment()

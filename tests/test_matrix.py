@@ -378,6 +378,16 @@ def test_a_variants_variables_reach_the_request_as_text():
         "DYLD_INSERT_LIBRARIES",
         "MY_TOKEN",
         "CXX",
+        "COMPILER_PATH",
+        "CPATH",
+        "OPENSSL_CONF",
+        "DEPENDENCIES_OUTPUT",
+        "GCONV_PATH",
+        "MLX_MPI_LIBNAME",
+        "CUDA_INJECTION64_PATH",
+        "CUDNN_LOGDEST_DBG",
+        "CUDA_VISIBLE_DEVICES",
+        "SOMETHING_ELSE",
     ],
 )
 def test_a_variable_that_decides_what_runs_is_refused(name):
@@ -385,6 +395,12 @@ def test_a_variable_that_decides_what_runs_is_refused(name):
         ConfigError, match=rf"variants.plain.env.{name}: may not be set by a matrix"
     ):
         matrix(variants={"plain": {"env": {name: "x"}}}, compare=[])
+
+
+@pytest.mark.parametrize("value", ["a/b", "/etc/passwd", "$(id)", "a b", "a;b"])
+def test_a_variable_has_a_number_or_a_word(value):
+    with pytest.raises(ConfigError, match="expected a number or word"):
+        matrix(variants={"plain": {"env": {"MLX_X": value}}}, compare=[])
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,17 @@ from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES, caps_of
 from kvpeak.experiment.workloads import longest
 
-# What decides which code runs (PATH, LD_PRELOAD, PYTHONPATH …), what it may read (tokens, proxies,
-# the home folder), and what kvpeak sets itself.
-NOT_TO_BE_SET = re.compile(
-    r"(LD|DYLD|PYTHON|GIT|SSH|BASH|XDG|HF|KVPEAK|SNAKEMAKE|PIP|UV|CARGO|RUST)_?\w*"
-    r"|PATH|HOME|SHELL|ENV|IFS|CDPATH|PS4|USER|LOGNAME|TMPDIR|TMP|TEMP|VIRTUAL_ENV|CUDA_VISIBLE_DEVICES"
-    r"|CXX|CC|CFLAGS|CXXFLAGS|LDFLAGS|\w*(TOKEN|KEY|SECRET|PASSWORD|PROXY|PRELOAD|INJECT\w*)"
+# The variables that a matrix may set: switches and numbers of the libraries that compute. Never
+# what names a file, a library or a device, and so decides which code runs, what is read or written,
+# or where it is measured.
+MAY_BE_SET = re.compile(
+    r"(MLX|METAL|MTL|CUDA|CUBLAS|CUDNN|NVIDIA|OMP|GOMP|KMP|OPENBLAS|MKL|BLIS|VECLIB|RAYON|CANDLE"
+    r"|MISTRALRS|TOKENIZERS)_\w+|PYTORCH_CUDA_ALLOC_CONF|MALLOC_(ARENA_MAX|\w+_)"
 )
+NAMES_A_PLACE = re.compile(
+    r"PATH|LIB|FILE|DIR|HOME|TEMP|TMP|CACHE|LOG|DUMP|OUT|TRACE|INJECT|TOOL|VISIBLE|TOKEN|KEY|SECRET"
+)
+A_WORD = re.compile(r"[\w.,:+-]{0,200}", re.ASCII)
 
 # The section of matrix.yaml that lists the names on each axis.
 SECTION = dict(
@@ -63,14 +67,18 @@ def _check_env(matrix) -> None:
     it is measured.
     """
     for variant, options in matrix.variants.items():
-        for name in options.get("env", {}):
-            if NOT_TO_BE_SET.fullmatch(name):
+        for name, value in options.get("env", {}).items():
+            where = f"variants.{variant}.env.{name}"
+            if not MAY_BE_SET.fullmatch(name) or NAMES_A_PLACE.search(name):
                 raise ConfigError(
                     matrix.file,
-                    f"variants.{variant}.env.{name}",
-                    "may not be set by a matrix; expected a variable of the engine, "
-                    "such as MLX_CUDA_USE_CUDNN_SDPA",
+                    where,
+                    "may not be set by a matrix; expected a switch of MLX, CUDA, Metal, a BLAS or "
+                    "OpenMP, such as MLX_CUDA_USE_CUDNN_SDPA; another program's belongs into its "
+                    "run: [env, NAME=value, program]",
                 )
+            if not A_WORD.fullmatch(str(value)):
+                raise ConfigError(matrix.file, where, f"{shown(value)}: expected a number or word")
 
 
 def _check_selectors(matrix) -> None:

@@ -127,79 +127,6 @@ class Ledger:
         return sum(size * count for (_, size), count in self.existing.items())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@given(operations=OPERATIONS)
-def test_a_pool_does_what_one_object_per_buffer_does(policy, operations):
-    """So no buffer is given out twice, held + free = total, and the peak is the running maximum."""
-    ledger = Ledger()
-    pool, naive = POLICIES[policy](ledger), Naive(POLICIES[policy]())
-    held: list[Buffer] = []
-    peak_held = 0
-    for kind, *values in operations:
-        if kind == "take":
-            size = pool.take(*values)
-            held.append(naive.take(*values))
-            assert size == held[-1].size
-        elif kind == "upload":
-            assert pool.upload(*values) == values[0]
-            held.append(naive.upload(*values))
-        elif kind == "give" and held:
-            buffer = held.pop(values[0] % len(held))
-            pool.give(buffer.size, buffer.heap)
-            naive.give(buffer)
-        elif kind == "wait":
-            pool.wait()
-            naive.wait()
-        peak_held = max(peak_held, pool.held)
-        assert pool.held == naive.total(busy=True) == sum(buffer.size for buffer in held)
-        assert pool.free == naive.total(busy=False)
-        assert pool.total == ledger.bytes()
-        assert (pool.peak, pool.peak_held) == (naive.peak, peak_held)
-
-
-@given(operations=OPERATIONS, slack=st.one_of(st.none(), st.integers(0, 80)))
-def test_candle_gives_a_buffer_that_fits_and_is_not_larger_than_the_cap(operations, slack):
-    pool, held = CandlePool(slack), []
-    for kind, *values in operations:
-        if kind == "take":
-            nbytes, heap = values
-            size = pool.take(nbytes, heap)
-            assert nbytes <= size
-            assert slack is None or size <= size_class(nbytes) * 2**slack
-            held.append((size, heap))
-        elif kind == "give" and held:
-            pool.give(*held.pop(values[0] % len(held)))
-
-
-@given(operations=OPERATIONS, limit=st.one_of(st.none(), st.integers(0, 20_000)))
-def test_mlx_gives_a_buffer_from_its_window_and_keeps_to_its_limit(operations, limit):
-    pool, held = MLXPool(limit, PAGE), []
-    for kind, *values in operations:
-        if kind == "take":
-            rounded = pool.new_size(values[0])
-            size = pool.take(values[0])
-            assert rounded <= size < max(rounded + 1, min(2 * rounded, rounded + 2 * PAGE))
-            assert limit is None or pool.free <= limit
-            held.append(size)
-        elif kind == "give" and held:
-            pool.give(held.pop(values[0] % len(held)))
-
-
-@given(operations=OPERATIONS)
-def test_candle_goes_on_from_a_restored_state(operations):
-    """What comes next depends on the state alone."""
-    first, second, held = CandlePool(2), CandlePool(2), []
-    for kind, *values in operations:
-        if kind == "take":
-            second.restore(first.state())
-            size = first.take(*values)
-            assert second.take(*values) == size
-            assert second.state() == first.state()
-            held.append((size, values[1]))
-        elif kind == "give" and held:
-            first.give(*held.pop(values[0] % len(held)))
-
-
 def test_a_size_class_is_the_next_power_of_two():
     sizes = {0: 1, 1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 1024: 1024, 1025: 2048}
     assert {nbytes: size_class(nbytes) for nbytes in sizes} == sizes
@@ -280,3 +207,76 @@ def test_mlx_on_a_cpu_does_not_keep_what_would_take_it_over_its_limit():
     pool = MLXCpuPool(1000)
     freed(pool, 600, 500, 400)
     assert pool.free_buffers() == {(PRIVATE, 600): 1, (PRIVATE, 400): 1}
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@given(operations=OPERATIONS)
+def test_a_pool_does_what_one_object_per_buffer_does(policy, operations):
+    """So no buffer is given out twice, held + free = total, and the peak is the running maximum."""
+    ledger = Ledger()
+    pool, naive = POLICIES[policy](ledger), Naive(POLICIES[policy]())
+    held: list[Buffer] = []
+    peak_held = 0
+    for kind, *values in operations:
+        if kind == "take":
+            size = pool.take(*values)
+            held.append(naive.take(*values))
+            assert size == held[-1].size
+        elif kind == "upload":
+            assert pool.upload(*values) == values[0]
+            held.append(naive.upload(*values))
+        elif kind == "give" and held:
+            buffer = held.pop(values[0] % len(held))
+            pool.give(buffer.size, buffer.heap)
+            naive.give(buffer)
+        elif kind == "wait":
+            pool.wait()
+            naive.wait()
+        peak_held = max(peak_held, pool.held)
+        assert pool.held == naive.total(busy=True) == sum(buffer.size for buffer in held)
+        assert pool.free == naive.total(busy=False)
+        assert pool.total == ledger.bytes()
+        assert (pool.peak, pool.peak_held) == (naive.peak, peak_held)
+
+
+@given(operations=OPERATIONS, slack=st.one_of(st.none(), st.integers(0, 80)))
+def test_candle_gives_a_buffer_that_fits_and_is_not_larger_than_the_cap(operations, slack):
+    pool, held = CandlePool(slack), []
+    for kind, *values in operations:
+        if kind == "take":
+            nbytes, heap = values
+            size = pool.take(nbytes, heap)
+            assert nbytes <= size
+            assert slack is None or size <= size_class(nbytes) * 2**slack
+            held.append((size, heap))
+        elif kind == "give" and held:
+            pool.give(*held.pop(values[0] % len(held)))
+
+
+@given(operations=OPERATIONS, limit=st.one_of(st.none(), st.integers(0, 20_000)))
+def test_mlx_gives_a_buffer_from_its_window_and_keeps_to_its_limit(operations, limit):
+    pool, held = MLXPool(limit, PAGE), []
+    for kind, *values in operations:
+        if kind == "take":
+            rounded = pool.new_size(values[0])
+            size = pool.take(values[0])
+            assert rounded <= size < max(rounded + 1, min(2 * rounded, rounded + 2 * PAGE))
+            assert limit is None or pool.free <= limit
+            held.append(size)
+        elif kind == "give" and held:
+            pool.give(held.pop(values[0] % len(held)))
+
+
+@given(operations=OPERATIONS)
+def test_candle_goes_on_from_a_restored_state(operations):
+    """What comes next depends on the state alone."""
+    first, second, held = CandlePool(2), CandlePool(2), []
+    for kind, *values in operations:
+        if kind == "take":
+            second.restore(first.state())
+            size = first.take(*values)
+            assert second.take(*values) == size
+            assert second.state() == first.state()
+            held.append((size, values[1]))
+        elif kind == "give" and held:
+            first.give(*held.pop(values[0] % len(held)))

@@ -149,6 +149,52 @@ def test_what_computed_is_said_of_every_process(cells):
     assert prealloc["versions"] == prealloc["blas"] == ""
 
 
+def test_each_turn_is_a_row_with_its_cell_and_its_round(cells):
+    part = {"prompt_tokens": 8, "generated_tokens": 5, "prefill_s": 2, "ttft_s": 3, "decode_s": 4}
+    parts = [part | {"turn": 1}, part | {"turn": 2, "prefill_s": 4}]
+    event = {"event": "run", "run": 1, "warmup": False, "parts": parts}
+    cells(1, [1, 1], events=[event])
+    cells(2, [1, 1], events=[event | {"parts": parts[:1]}])
+    main(aggregate, [])
+    rows = read("turns")
+    assert [[row[axis] for axis in AXES] for row in rows] == [list(NAMES)] * 3
+    assert [(row["round"], row["run"], row["turn"], row["warmup"]) for row in rows] == [
+        ("1", "1", "1", "false"),
+        ("1", "1", "2", "false"),
+        ("2", "1", "1", "false"),
+    ]
+    assert [row["prefill_tok_s"] for row in rows] == ["4", "2", "4"]
+    assert (rows[0]["ttft_ms"], rows[0]["decode_tok_s"]) == ("3000", "1")
+
+
+@pytest.mark.parametrize("outcome", ["guard", "oom", "timeout"])
+def test_the_first_outcome_that_is_not_ok_is_the_cell_s(cells, outcome):
+    cells(1, [1, 1])
+    cells(2, outcome=outcome)
+    cells(3, outcome="unsupported")
+    main(aggregate, [])
+    assert read("summary")[0]["outcome"] == outcome
+    assert [row["outcome"] for row in read("processes")] == ["ok", outcome, "unsupported"]
+
+
+def test_a_process_that_cannot_be_read_has_no_figures(cells):
+    (cells(1, [1, 1]) / "cell.json").write_text("[1]")
+    main(aggregate, [])
+    (process,), (cell,) = read("processes"), read("summary")
+    assert (process["runs"], process["outputs"], cell["runs"]) == ("0", "0", "0")
+    assert (process["decode_tok_s"], process["tokens_sha256"], cell["rounds"]) == ("", "", "1")
+
+
+def test_two_answers_in_two_processes_are_two(cells):
+    first, second = cells(1, [1, 1]), cells(2, [1, 1])
+    text = (second / "runs.csv").read_text()
+    (second / "runs.csv").write_text(text.replace("ab" * 32, "cd" * 32))
+    main(aggregate, [])
+    assert first != second
+    assert [row["tokens_sha256"] for row in read("processes")] == ["ab" * 32, "cd" * 32]
+    assert (read("summary")[0]["tokens_sha256"], read("summary")[0]["outputs"]) == ("differs", "2")
+
+
 def test_other_tokens_in_one_run_show(cells):
     folder = cells(1, [1, 1, 1])
     text = (folder / "runs.csv").read_text()

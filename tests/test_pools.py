@@ -170,6 +170,15 @@ def freed(pool: Pool, *sizes: int) -> None:
         pool.give(size)
 
 
+def test_of_many_sizes_none_serves_what_is_larger_than_all():
+    pool = CandlePool()
+    for buffer in [pool.upload(1000 + size) for size in range(400)]:
+        pool.give(buffer, SHARED)
+    assert pool.take(1399, SHARED) == 1399
+    assert pool.take(1399, SHARED) == 2048
+    assert len(pool.free_buffers()) == 399
+
+
 def test_mlx_keeps_a_buffer_only_while_less_than_its_limit_is_free():
     pool = MLXPool(64, PAGE)
     freed(pool, 64, 32)

@@ -49,7 +49,9 @@ def test_macos_decides_by_its_own_pressure():
     guard = Guard(held_mib=100, floor_mib=800)
     assert guard.objects_to_machine(0, pressure=1) is None
     assert guard.objects_to_machine(0, pressure=2) is None
-    assert guard.objects_to_machine(5000, pressure=4) == "macOS's memory pressure was critical"
+    for level in (4, 8):  # a level that macOS does not have is no reason to go on
+        said = guard.objects_to_machine(5000, pressure=level)
+        assert said == "macOS's memory pressure was critical"
 
 
 NO_GUARD = Guard(held_mib=1e6, floor_mib=0)

@@ -13,17 +13,28 @@ from kvpeak.replay.workload import workload
 TINY = replace(find_shapes("qwen2-tiny"), layers=2, positions=1300)
 
 
+class Peak:
+    """A peak of a MiB a token; the search for it ends."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, tokens: int) -> float:
+        self.calls += 1
+        assert self.calls < 1000, "the search does not end"
+        return float(tokens)
+
+
 @pytest.mark.parametrize("memory", [0.5, 1, 2, 511, 512, 513, 767, 1023, 1024, 1025, 1535, 1599])
 def test_the_last_length_that_fits_is_found_between_the_multiples(memory):
-    """A peak of a MiB a token."""
-    assert module._last(float, memory, 1600) == int(memory)
+    assert module._last(Peak(), memory, 1600) == int(memory)
 
 
 @pytest.mark.parametrize("most", [1, 511, 512, 513, 1024, 1600])
 def test_no_prompt_is_longer_than_the_positions_allow(most):
-    assert module._last(float, 1600, most) == most
-    assert module._last(float, most, most) == most
-    assert module._last(float, most - 1, most) == most - 1
+    assert module._last(Peak(), 1600, most) == most
+    assert module._last(Peak(), most, most) == most
+    assert module._last(Peak(), most - 1, most) == most - 1
 
 
 def test_a_peak_of_exactly_the_memory_fits():

@@ -134,12 +134,43 @@ def test_a_speed_that_is_not_known_has_no_share():
 
 def test_cells_of_another_machine_or_without_a_calibration_are_left_out():
     elsewhere, other = cell("prealloc", machine="B"), cell("mlx-lm", blas="Accelerate")
-    section = limits(cell(), elsewhere, other, cell("fixed", commit="old"))
+    section = limits(cell("fixed", commit="old"), elsewhere, other, cell())
     assert (section["foreign"], len(body(section))) == (2, 1)
     alone = limits(elsewhere)
     assert (alone["foreign"], alone["table"], alone["roofs"]) == (1, "", [])
     assert limits(cell(commit="old")) is None
     assert limits(cell(prefill_flops=None)) is None
+
+
+def test_figures_are_shown_with_the_digits_of_their_unit():
+    """12.346 GFLOP, of which 493.8 in a second; 100.5 MiB, 50 times a second."""
+    work = {"prefill_flops": 12.346e9, "prefill_tok_s": 19_998.0, "decode_bytes": 100.5 * MIB}
+    (shown,) = body(limits(cell(**work)))
+    assert shown == ["`cat`", "12.35", "494", "494 %", "100.5", "5.3", "26 %"]
+
+
+def test_speeds_are_not_whole_numbers():
+    roof = roofs({"a": calibration(copy=20e9)})["A"]
+    small = row(prefill_flops=7, prefill_tok_s=1.0, prompt_tokens=2)
+    assert shares_of(small, "float32", roof).flop_s == 3.5
+
+
+def test_a_type_without_a_matrix_product_has_no_roof_of_arithmetic():
+    measured = {"machine": "A", "dtypes": {"float32": {"copy": 0.25}, "bfloat16": 1}}
+    roof = roofs({"a": measured})["A"]
+    assert (roof.bytes_s, roof.kernel, roof.flops.get("float32") or 0) == (0.25, "copy", 0)
+    assert shares_of(row(), "float32", roof).flop_share is None
+
+
+def test_a_damaged_type_costs_the_others_nothing():
+    measured = {"machine": "A", "dtypes": {"bfloat16": 1, "float32": {"copy": 5.0, "flops": 7.0}}}
+    roof = roofs({"a": measured})["A"]
+    assert (roof.bytes_s, roof.flops) == (5, {"float32": 7})
+
+
+def test_a_machine_is_known_by_its_name():
+    name = " ".join(("Some", "CPU"))
+    assert not is_foreign(row(machine=name), calibration(machine="Some CPU"))
 
 
 def test_of_many_cells_the_first_are_shown():

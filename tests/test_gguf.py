@@ -324,7 +324,9 @@ def test_what_the_metadata_say_stands(file):
     ("key", "value", "message"),
     [
         ("general.architecture", scalar("str", "qwen2"), "expected llama"),
+        ("general.architecture", scalar("str", "mamba"), "expected llama"),
         ("llama.rope.scaling.type", scalar("str", "yarn"), "expected none"),
+        ("llama.rope.scaling.type", scalar("str", "linear"), "expected none"),
     ],
 )
 def test_another_architecture_is_refused(file, key, value, message):

@@ -7,8 +7,8 @@ Records cells under MLX's own allocator: models, two caches, two lengths. Replay
 under every policy, runs the same cell live under it, and prints a Markdown table of both peaks.
 
 On a CPU a second thread runs the operations and frees memory, sooner or later. So each is done
-twice: with `wait`, where each request waits for the work before it, and as MLX is. The exit code is
-1 if with `wait` a prediction is off by more than a hundredth, if `pool: mlx` then has not MLX's own
+twice: with `wait`, where the order is always the same, and as MLX is. The exit code is 1 if with
+`wait` a prediction is off by more than a hundredth, if `pool: mlx` then has not MLX's own
 counters to the byte, or if a token differs.
 """
 
@@ -81,7 +81,7 @@ def rows_of(name: str, model: dict, cache: str, tokens: int, folder: Path):
         events = run(folder, request_of(model, cache, tokens, options))
         return events, trace.read(folder / f"trace{trace.SUFFIX}")
 
-    plain = {wait: cell(record=True, wait=wait) for wait in (True, False)}
+    plain = {wait: cell(record=True, wait=wait) for wait in WAITS}
     for policy in policies():
         row = {"cell": f"{name} {cache} {tokens}", "policy": policy, "tokens": True}
         for wait, (own, recording) in plain.items():

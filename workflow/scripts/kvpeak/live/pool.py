@@ -82,8 +82,8 @@ class Pool:
         """Install it for the rest of the process. Raises Unsupported, with the reason.
 
         `setting` is a policy and its parameters, as `torch,expandable_segments:True`; `cap` that of
-        the cell. With `wait` each request for memory waits for the work before it, so that two
-        processes ask and free in the same order.
+        the cell. With `wait` the thread that runs the operations runs while the program asks for
+        memory and no longer, so that two processes ask and free in the same order.
         """
         accelerator = device.accelerator()
         if accelerator == "cuda":

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <future>
 #include <mutex>
@@ -134,16 +135,38 @@ void note(std::uint8_t op, std::uint32_t id, Size bytes) {
 }
 
 // On a CPU the program's thread asks for the buffers of operations that another thread runs a moment
-// later, and frees their inputs when it has. With `wait` the program asks only when all that it asked
-// for before has run. So two processes ask and free in the same order.
-void wait_for_the_other_thread() {
+// later, and frees their inputs when it has; an input that is free by then may be written over. So
+// two processes differ. With `wait` they do not: the other thread runs only while the program asks
+// for memory and waits for it, else it stands at a gate. The gate opens by itself after a while,
+// for a program that waits for a result.
+constexpr auto GATE_OPENS = std::chrono::milliseconds(20);
+
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable opened;
+  bool open = false;
+};
+
+void let_the_other_thread_run() {
+  static std::shared_ptr<Gate> gate;  // where it stands now
   if (!state->waits || std::this_thread::get_id() != state->program) return;
+  if (gate) {
+    std::lock_guard lock(gate->mutex);
+    gate->open = true, gate->opened.notify_all();
+  }
+  std::vector<std::future<void>> running;
+  gate = std::make_shared<Gate>();
   for (const mlx::core::Stream& stream : mlx::core::get_streams()) {
     if (stream.device != mlx::core::Device::cpu) continue;
     auto ran = std::make_shared<std::promise<void>>();
-    mlx::core::scheduler::enqueue(stream, [ran] { ran->set_value(); });
-    ran->get_future().wait();
+    running.push_back(ran->get_future());
+    mlx::core::scheduler::enqueue(stream, [ran, here = gate] {
+      ran->set_value();
+      std::unique_lock lock(here->mutex);
+      here->opened.wait_for(lock, GATE_OPENS, [&] { return here->open; });
+    });
   }
+  for (auto& each : running) each.wait();
 }
 
 // MLX decides by a buffer's size whether an operation may write over its input. Its own pool hands
@@ -154,7 +177,7 @@ constexpr Size MOST_SLACK = 2 * 4 * KIB - 1;
 class Between final : public Allocator {
  public:
   Buffer malloc(std::size_t bytes) override {
-    wait_for_the_other_thread();
+    let_the_other_thread_run();
     std::unique_lock lock(state->mutex);
     if (!bytes) return lock.unlock(), state->source.original.malloc(0);
     void* pointer;

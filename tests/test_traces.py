@@ -198,6 +198,8 @@ def test_the_mask_on_the_host_has_float32_for_new_tokens_or_a_byte_for_all():
     assert host_mask_bytes(qwen, chunks) == 4 * 1024 * 1024
     assert host_mask_bytes(quantised, whole) == 4097 * 4097
     assert host_mask_bytes(quantised, chunks) == 1024 * 4096
+    assert host_mask_bytes(qwen, Workload(2, "cat")) == 4 * 2 * 2
+    assert host_mask_bytes(quantised, Workload(2, "cat")) == 2 * 2
     for shapes in (qwen, quantised):
         assert host_mask_bytes(shapes, Workload(4097, "cat", attention="fused")) == 0
         assert host_mask_bytes(shapes, Workload(1, "cat")) == 0
@@ -447,6 +449,15 @@ def test_every_size_before_the_first_layer(model, expected):
         if request.kind in REQUESTS
     ]
     assert found == expected
+
+
+@pytest.mark.parametrize(("chunk", "dropped"), [(None, 0), (300, 0), (299, 1), (128, 2)])
+def test_the_logits_of_every_chunk_but_the_last_are_dropped(chunk, dropped):
+    for model in (MODELS[1], MODELS[2], MODELS[3]):
+        work = replace(CHUNKS, prefill_chunk=chunk)
+        scripts = [block.script.events for block in candle_trace(find_shapes(model), work)]
+        drops = [[e.tensor for e in events] == ["logits", "ids"] for events in scripts]
+        assert sum(drops) == dropped
 
 
 def test_a_mask_that_is_there_already_is_not_made_again():

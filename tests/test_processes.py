@@ -201,3 +201,10 @@ def test_a_folder_without_both_files_was_not_measured(tmp_path):
     assert read_process(tmp_path) is None
     (tmp_path / "runs.csv").write_text(",".join(RUNS.names) + "\n")
     assert read_process(tmp_path) is None
+
+
+def test_a_damaged_config_costs_the_row_its_work_only(process, tmp_path):
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/config.json").write_text("[1]")
+    found = process({"decode_tok_s": 7}, request__model__folder=str(tmp_path / "other"))
+    assert (found["decode_tok_s"], found["kv_bytes_from_shapes"]) == (7, None)

@@ -34,7 +34,7 @@ def project(tmp_path, monkeypatch):
     return home / "project"
 
 
-def published(target: str = "docs/findings/a") -> int:
+def published(target: str = "docs/findings/a") -> list[str]:
     return publish(
         Path("config/matrix.yaml"), Path("report/finding.md"), Path("results"), Path(target)
     )

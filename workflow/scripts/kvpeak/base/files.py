@@ -63,7 +63,10 @@ def inside(root: Path, name: str | Path) -> Path:
     """The path of `name` below `root`, resolved. Raises UserError if it leads out of it, by `..` or
     a link.
     """
-    path = (root / name).resolve()
+    try:
+        path = (root / name).resolve()
+    except (OSError, RuntimeError, ValueError):  # links in a circle, a zero byte
+        raise UserError(f"{root}: {str(name)!r:.200}: expected a path inside it") from None
     if not path.is_relative_to(root.resolve()):
         raise UserError(f"{name}: leads out of {root}; expected a path inside it")
     return path

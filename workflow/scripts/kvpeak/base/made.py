@@ -5,19 +5,21 @@ measurement. So a step that Snakemake starts always leaves its file; if that say
 made, the steps after it pass the reason on, and the next invocation tries again.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base import layout
+from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_json
 from kvpeak.base.text import plain
+from kvpeak.base.untrusted import open_regular, read_object
 
 UNAVAILABLE = "unavailable"  # cannot be had here; no failure
 FAILED = "failed"
 _KEY = "not_made"
 _HEAD = 64  # bytes; the file begins with the key
 _LONGEST = 1000  # characters of a reason
+_LARGEST = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -37,13 +39,15 @@ def say_why_not(path: Path, outcome: str, reason: str) -> None:
 def why_not_made(path: Path) -> NotMade | None:
     """Why the step at `path` made nothing; None if it made something or has not run."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(_HEAD)
-            if f'"{_KEY}"'.encode() not in head:
-                return None
-            said = json.loads(head + file.read())[_KEY]
+        if f'"{_KEY}"'.encode() not in head:
+            return None
+        said = read_object(path, _LARGEST)[_KEY]
+        if said["outcome"] not in (UNAVAILABLE, FAILED):
+            return None
         return NotMade(said["outcome"], plain(said["reason"], _LONGEST))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, UserError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -22,6 +22,19 @@ def plain(text: str, most: int | None = None) -> str:
     return line if most is None or len(line) <= most else line[: most - 1] + "…"
 
 
+def seen(value):
+    """The value of a JSON file; a text in it that holds what cannot be seen is as `plain` has
+    it.
+    """
+    if isinstance(value, str):
+        return value if value.isprintable() else plain(value)
+    if isinstance(value, list):
+        return [seen(each) for each in value]
+    if isinstance(value, dict):
+        return {seen(key): seen(each) for key, each in value.items()}
+    return value
+
+
 def csv_safe(text: str) -> str:
     """The text such that a spreadsheet does not take it for a formula: an apostrophe before =, +, -
     and @.

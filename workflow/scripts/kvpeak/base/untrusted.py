@@ -1,7 +1,7 @@
 """Reading what others wrote: results, tables, records and models that may come from a stranger.
 
 Whatever such a file is, reading it ends: it is a regular file, not larger than a limit, and what is
-wrong with it is one UserError that names it.
+wrong with it is one UserError that names it. Texts are lines in which every character can be seen.
 """
 
 import csv
@@ -11,33 +11,51 @@ import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
+from kvpeak.base.text import seen
 
 MOST_BYTES = 256 * MIB
 LONGEST_FIELD = MIB  # bytes of one CSV field
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
-    """The UTF-8 text of a regular file, without a byte-order mark.
+def open_regular(path: Path) -> BinaryIO:
+    """A regular file, open for reading.
 
     Raises FileNotFoundError if there is none, and UserError if it is something else (a pipe, a
-    device, a folder), larger than `most` bytes, or not UTF-8.
+    device, a folder) or cannot be opened.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         raise
-    except OSError as error:
-        raise UserError(f"{path}: {error.strerror}") from None
+    except (OSError, ValueError) as error:  # a zero byte in its name
+        raise UserError(f"{path}: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise UserError(f"{path}: expected a regular file")
-    with os.fdopen(descriptor, "rb") as file:
+    return os.fdopen(descriptor, "rb")
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+    """What a regular file holds. Raises what open_regular does, and UserError if it is larger than
+    `most` bytes.
+    """
+    with open_regular(path) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise UserError(f"{path}: larger than {most // MIB:,} MiB")
+    return content
+
+
+def read_text(path: Path, most: int = MOST_BYTES) -> str:
+    """The UTF-8 text of a regular file, without a byte-order mark.
+
+    Raises what read_bytes does, and UserError if it is not UTF-8.
+    """
+    content = read_bytes(path, most)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -45,12 +63,13 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
 
 
 def read_json(path: Path, most: int = MOST_BYTES):
-    """The value of a JSON file. Raises what read_text does, and UserError for anything that is not
-    JSON.
+    """The value of a JSON file, its texts as `seen` has them. Raises what read_text does, and
+    UserError for anything that is not JSON.
     """
     text = read_text(path, most)
     try:
-        return json.loads(text, parse_constant=_no_number)
+        found = json.loads(text, parse_constant=_no_number)
+        return found if _visible(text) and "\\" not in text else seen(found)
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
     except ValueError as error:
@@ -75,9 +94,12 @@ def read_csv(path: Path, needed: tuple[str, ...] = (), most: int = MOST_BYTES) -
 
 
 def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict]:
-    """The rows of a CSV text; `path` is for messages. Raises UserError."""
+    """The rows of a CSV text, its fields as `seen` has them; `path` is for messages. Raises
+    UserError.
+    """
     csv.field_size_limit(LONGEST_FIELD)
     reader = csv.DictReader(io.StringIO(text, newline=""))
+    clean = _visible(text) and '"' not in text
     try:
         header = reader.fieldnames or []
         _check_header(header, path, needed)
@@ -87,7 +109,7 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
                     f"{path}: line {reader.line_num}: expected {len(header)} fields separated by "
                     "commas"
                 )
-            yield row
+            yield row if clean else seen(row)
     except csv.Error as error:
         raise UserError(f"{path}: line {reader.line_num}: {error}") from None
 
@@ -102,6 +124,11 @@ def _check_header(header: list[str], path: Path, needed: tuple[str, ...]) -> Non
     if missing:
         found = ", ".join(header[:8]) or "nothing"
         raise UserError(f"{path}: column {missing[0]} is not there; found {found[:200]}")
+
+
+def _visible(text: str) -> bool:
+    """Whether a text has no hidden character besides the ends of lines; False if in doubt."""
+    return text.isascii() and text.replace("\r\n", "").replace("\n", "").isprintable()
 
 
 def _no_number(name: str):

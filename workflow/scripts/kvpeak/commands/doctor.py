@@ -5,12 +5,13 @@ more than 2 % and more than 4 MiB, or if something could not be measured.
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from pathlib import Path
 
+from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_json
+from kvpeak.base.untrusted import read_object
 from kvpeak.runner.attempt import attempt_name
 from kvpeak.runner.instruments import check_instruments
 from kvpeak.system.instruments import advice, table, wrong
@@ -29,14 +30,28 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> int:
-    record = json.loads(given.read.read_text(encoding="utf-8")) if given.read else _check(given)
+    if given.read:
+        return _show_again(given.read)
+    record = _check(given)
     if given.out:
         write_json(given.out, record)
         for line in advice(record):
             print(line, file=sys.stderr)
         return 0  # the finding marks what is wrong; that is no reason not to render it
+    return _show(record)
+
+
+def _show(record: dict) -> int:
     print(table(record))
     return 1 if wrong(record) or record["problems"] else 0
+
+
+def _show_again(file: Path) -> int:
+    """Show the record of another time. Raises UserError for a file that is none."""
+    try:
+        return _show(read_object(file))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{file}: not a record of doctor ({error!r:.80})") from None
 
 
 def _check(given: argparse.Namespace) -> dict:

@@ -7,6 +7,7 @@ the document are made to work there; nothing else of it changes.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
 from kvpeak.base.axes import is_name
@@ -28,8 +29,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(given: argparse.Namespace) -> None:
     target = given.folder / given.name
-    count = publish(given.matrix, given.report, given.results, target)
-    print(f"{target}: {count} files")
+    for line in publish(given.matrix, given.report, given.results, target):
+        print(f"left out: {line}", file=sys.stderr)
+    print(f"{target}: {sum(path.is_file() for path in target.rglob('*'))} files")
 
 
 def _name(text: str) -> str:

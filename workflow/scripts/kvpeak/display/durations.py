@@ -1,14 +1,15 @@
 """How long each step took, remembered from run to run, and what that says of the next one."""
 
 import contextlib
-import json
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
+from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_json
 from kvpeak.base.layout import CELLS, RECORD_FILE
+from kvpeak.base.untrusted import read_object, read_text
 
 FILE = Path(".snakemake/kvpeak.durations.json")
 CELL = "cell"  # the rule
@@ -28,13 +29,13 @@ class Durations:
     def read(cls, file: Path = FILE) -> "Durations":
         """What is remembered; a file that is not there or damaged is none."""
         try:
-            found = json.loads(file.read_text(encoding="utf-8"))
+            found = read_object(file)
             steps = {
                 str(rule): {str(made): float(s) for made, s in known.items()}
                 for rule, known in found["steps"].items()
             }
             return cls(steps, min(max(float(found["overhead"]), 0.1), 10.0))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, UserError, ValueError, TypeError, KeyError, AttributeError):
             return cls()
 
     def write(self, file: Path = FILE) -> None:
@@ -90,8 +91,8 @@ class Durations:
         if self.steps.get(CELL):
             return
         for record in sorted(results.glob(f"*/*/*/*/*/*/*/{RECORD_FILE}"))[:MOST_RECORDS]:
-            with contextlib.suppress(OSError, ValueError):
-                text = record.read_text(encoding="utf-8", errors="replace")
+            with contextlib.suppress(OSError, UserError, ValueError):
+                text = read_text(record)
                 if found := re.search(r'^ "elapsed_s": ([\d.]+)', text, re.MULTILINE):
                     cell = record.parent.relative_to(results).as_posix()
                     self.note(CELL, cell, float(found[1]) + START_S)

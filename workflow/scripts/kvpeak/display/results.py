@@ -1,6 +1,5 @@
 """What a finished cell and a finished run have to say, read from their files."""
 
-import csv
 import re
 from collections import Counter
 from pathlib import Path
@@ -10,7 +9,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.layout import CELLS, CHECKS, FINDING, LOGS, NOW_FILE, RECORD_FILE
 from kvpeak.base.numbers import GIB, MIB
 from kvpeak.base.text import plain
-from kvpeak.base.untrusted import read_object, read_text
+from kvpeak.base.untrusted import read_csv, read_object, read_text
 
 MOST_CAUSE = 400  # characters of a message
 
@@ -49,9 +48,9 @@ def size(mib: float | None) -> str:
 def doing(cell: str, log: str) -> str:
     """What a cell does now: its phase and memory, or else the last line of its log."""
     try:
-        phase, mib = (LOGS / cell / NOW_FILE).read_text(encoding="utf-8").split()
+        phase, mib = plain(read_text(LOGS / cell / NOW_FILE)).split()
         return f"{phase_words(phase)}, {size(float(mib))}" if float(mib) else phase_words(phase)
-    except (OSError, ValueError):
+    except (OSError, UserError, ValueError):
         return last_line(Path(log)) or "starts"
 
 
@@ -94,11 +93,10 @@ def sentence(finding: Path = FINDING) -> str:
 def verdicts(checks: Path = CHECKS) -> str:
     """How many claims got which verdict, the commonest first; empty if none was judged."""
     try:
-        with checks.open(newline="", encoding="utf-8") as file:
-            counts = Counter(row["verdict"] for row in csv.DictReader(file))
-    except (OSError, KeyError, ValueError, csv.Error):
+        counts = Counter(row["verdict"] for row in read_csv(checks, ("verdict",)))
+    except (OSError, UserError):
         return ""
-    return ", ".join(f"{number} {plain(verdict, 40)}" for verdict, number in counts.most_common())
+    return ", ".join(f"{number} {verdict:.40}" for verdict, number in counts.most_common())
 
 
 def missing_cells(file: Path) -> list[str]:

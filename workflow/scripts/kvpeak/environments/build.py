@@ -3,7 +3,6 @@ it.
 """
 
 import hashlib
-import json
 import shutil
 import sys
 from collections.abc import Iterable
@@ -11,9 +10,10 @@ from importlib import metadata
 from pathlib import Path
 
 from kvpeak.base import layout
-from kvpeak.base.errors import Unavailable
+from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import write_json, write_text
 from kvpeak.base.layout import environment_python
+from kvpeak.base.untrusted import read_object
 from kvpeak.environments.resolve import PATIENCE, Resolution, one_line, resolved
 from kvpeak.system.host import missing_packages
 from kvpeak.system.programs import INSTALLERS, environment, run_program
@@ -72,8 +72,8 @@ def prepared(commit: str, packages: dict[str, str], out: Path | None = None) -> 
 def _is_of(record: Path, packages: dict[str, str]) -> bool:
     """Whether a record is there and is that of an environment of these packages."""
     try:
-        return json.loads(record.read_text(encoding="utf-8")).get("packages") == packages
-    except (OSError, ValueError, AttributeError):
+        return read_object(record).get("packages") == packages
+    except (OSError, UserError):
         return False
 
 

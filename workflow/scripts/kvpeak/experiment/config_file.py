@@ -13,8 +13,12 @@ from jsonschema.exceptions import ValidationError, relevance
 from jsonschema.validators import extend
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB
+from kvpeak.base.text import plain
+from kvpeak.base.untrusted import read_text
 from kvpeak.experiment.schema import expected, schema
 
+MOST_BYTES = 64 * MIB
 MOST_ENTRIES = 1_000_000  # a matrix of 10,000 prompts has 20,000
 MOST_TEXT = 1000  # characters of a message
 
@@ -36,8 +40,7 @@ class ConfigError(UserError):
     def __init__(self, file: Path | str, key: str, message: str):
         key = key if len(key) <= 200 else f"{key[:200]}..."
         where = f"{file}: {key}: " if key else f"{file}: "
-        text = " ".join(f"{where}{message}".split())
-        super().__init__(text if len(text) <= MOST_TEXT else f"{text[:MOST_TEXT]}...")
+        super().__init__(plain(f"{where}{message}", MOST_TEXT))
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
@@ -85,11 +88,11 @@ def load_yaml(file: Path | str):
     make it huge or endless.
     """
     try:
-        text = Path(file).read_text(encoding="utf-8")
+        text = read_text(Path(file), MOST_BYTES)
     except OSError as error:
         raise ConfigError(file, "", f"cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(file, "", f"is not UTF-8 text (byte {error.start})") from None
+    except UserError as error:
+        raise ConfigError(file, "", str(error).removeprefix(f"{file}: ")) from None
     try:
         data = yaml.load(text, _Loader)
         if _entries(data, {}) > MOST_ENTRIES:

@@ -1,7 +1,6 @@
 """The experiment of config/matrix.yaml: read, checked, and expanded into cells."""
 
 import itertools
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -11,7 +10,9 @@ from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES, ROUND, Cell
+from kvpeak.base.errors import UserError
 from kvpeak.base.made import UNAVAILABLE
+from kvpeak.base.untrusted import read_object
 from kvpeak.environments import resolve
 from kvpeak.experiment import engines, requests, workloads
 from kvpeak.experiment.checks import SECTION, check_matrix
@@ -224,9 +225,9 @@ class Matrix:
         if not given and not file.exists():
             return {}
         try:
-            return json.loads(file.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            cause = getattr(error, "strerror", None) or error
+            return read_object(file)
+        except (OSError, UserError) as error:
+            cause = getattr(error, "strerror", None) or str(error).removeprefix(f"{file}: ")
             raise ConfigError(
                 self.file, f"models.{model}.config", f"{shown(str(file))} cannot be read: {cause}"
             ) from None

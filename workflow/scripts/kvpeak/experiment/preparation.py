@@ -8,7 +8,9 @@ from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
+from kvpeak.base.errors import UserError
 from kvpeak.base.made import FAILED, NotMade, why_not_made
+from kvpeak.base.untrusted import read_bytes
 from kvpeak.experiment.engines import COMMAND
 from kvpeak.experiment.matrix import Matrix
 
@@ -75,17 +77,22 @@ def lacks_its_programs(record: Path) -> bool:
         return False
     local = layout.local_copy(record)
     try:
-        said = record.read_bytes()
-        return _has_programs(said) and (not local.exists() or local.read_bytes() != said)
-    except OSError:
+        said = read_bytes(record)
+    except FileNotFoundError:
         return False
+    except (OSError, UserError):
+        return True
+    try:
+        return _has_programs(said) and read_bytes(local) != said
+    except (OSError, UserError):
+        return True
 
 
 def _has_programs(record: bytes) -> bool:
     """Whether a record is that of a build, or of an environment of its own."""
     try:
         said = json.loads(record)
-    except ValueError:
+    except (ValueError, RecursionError):
         return True
     return isinstance(said, dict) and bool(said.get("own") or "program" in said)
 

@@ -1,6 +1,5 @@
 """How cells ended, as far as results/ tells, and what follows from it for others."""
 
-import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,8 @@ from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
+from kvpeak.base.text import plain
+from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import needs
 
@@ -47,9 +48,9 @@ def outcome_in(folder: Path) -> str | None:
     try:
         if not (folder / layout.RUNS_FILE).exists():
             return None
-        with (folder / layout.RECORD_FILE).open("rb") as file:
+        with open_regular(folder / layout.RECORD_FILE) as file:
             found = re.search(rb'^ "outcome": "(\w+)"', file.read(HEAD), re.MULTILINE)
-    except OSError:
+    except (OSError, UserError):
         return None
     return found[1].decode() if found else None
 
@@ -60,7 +61,7 @@ def failed_cells(paths: Iterable[Path]) -> list[str]:
     for path in paths:
         if path.name == layout.RUNS_FILE and outcome_in(path.parent) == FAILED:
             cell = path.parent.relative_to(layout.CELLS)
-            found.append(f"{cell}: {_read_record(path.parent)['detail']}")
+            found.append(f"{cell}: {plain(str(_read_record(path.parent)['detail']))}")
     return found
 
 
@@ -120,16 +121,25 @@ def forget(cell: Cell) -> None:
 
 
 def read_record(cell: Cell) -> dict:
-    """The cell's cell.json. Raises UserError if it is not one."""
+    """The cell's cell.json: its outcome, detail, log and request. Raises UserError if it is not
+    one.
+    """
     return _read_record(layout.CELLS / cell.path)
 
 
 def _read_record(folder: Path) -> dict:
-    file = folder / layout.RECORD_FILE
+    file, again = folder / layout.RECORD_FILE, "delete the folder to measure the cell again"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file}: {error}; delete the folder to measure the cell again") from None
+        found = read_object(file)
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}; {again}") from None
+    except UserError as error:
+        raise UserError(f"{error}; {again}") from None
+    for key in ("outcome", "detail", "log"):
+        if not isinstance(found.setdefault(key, None), str | None):
+            raise UserError(f"{file}: {key}: expected text; {again}")
+        found[key] = found[key] and plain(found[key])
+    return found
 
 
 def starts_of(cell: Cell) -> list[Path]:
@@ -155,7 +165,7 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:
-    return outcome in DID_NOT_FIT and read_record(cell)["request"] == matrix.request(cell)
+    return outcome in DID_NOT_FIT and read_record(cell).get("request") == matrix.request(cell)
 
 
 def _too_long(shorter: Cell, outcome: str) -> str:
@@ -163,5 +173,8 @@ def _too_long(shorter: Cell, outcome: str) -> str:
 
 
 def _last_line(file: Path) -> str:
-    lines = file.read_text(encoding="utf-8", errors="replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+    try:
+        lines = read_bytes(file).decode(errors="replace").split("\n")
+    except (OSError, UserError) as error:
+        return plain(str(error))
+    return next((plain(line) for line in reversed(lines) if line.strip()), "no message")

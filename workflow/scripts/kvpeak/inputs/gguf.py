@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import open_regular
 
 SCALARS = {
     0: "B",
@@ -88,7 +89,7 @@ def read_header(path: Path) -> Header:
     length that the rest of the file cannot hold; nothing is allocated for such a number.
     """
     path = Path(path)
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if not path.stat().st_size:
             raise UserError(f"{path}: empty; expected a GGUF file")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:

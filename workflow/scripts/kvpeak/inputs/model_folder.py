@@ -3,9 +3,9 @@
 Imports no MLX, so that the runner can use it.
 """
 
-import json
 from pathlib import Path
 
+from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of
 
@@ -26,11 +26,25 @@ def read_record(folder: Path) -> dict:
     """model.json of a model folder. Raises UserError when there is none."""
     path = Path(folder) / RECORD
     try:
-        return json.loads(path.read_text())
+        found = untrusted.read_object(path)
     except FileNotFoundError:
         raise UserError(f"{path}: not found; make the model: snakemake --cores 1 {path}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error}); delete it and make the model again") from None
+    except UserError as error:
+        raise UserError(f"{error}; delete it and make the model again") from None
+    if not described(found.get("files")):
+        raise UserError(f"{path}: files: expected the bytes and sha256 of each file; delete it")
+    return found
+
+
+def described(files: object) -> bool:
+    """Whether a record's `files` is what describe_files gives: of files in the folder itself."""
+    return isinstance(files, dict) and all(
+        Path(name).name == name
+        and isinstance(said, dict)
+        and isinstance(said.get("bytes"), int)
+        and isinstance(said.get("sha256"), str)
+        for name, said in files.items()
+    )
 
 
 def verify_model(folder: Path, *, hashes: bool = False) -> dict:
@@ -65,11 +79,6 @@ def read_config(folder: Path) -> dict:
 def read_object(path: Path) -> dict:
     """The JSON object in a file. Raises UserError when there is none."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        return untrusted.read_object(path)
     except FileNotFoundError:
         raise UserError(f"{path}: not found; make the model again") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
-    if not isinstance(found, dict):
-        raise UserError(f"{path}: expected a JSON object")
-    return found

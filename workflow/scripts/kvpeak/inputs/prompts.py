@@ -5,6 +5,7 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import sha256_of
 from kvpeak.base.model_config import sizes
+from kvpeak.base.untrusted import read_bytes, read_text
 from kvpeak.inputs.model_folder import TOKENIZER, read_config, verify_model
 
 BYTES = 256  # ids of a model without a tokenizer, if its config does not say how many it has
@@ -16,17 +17,12 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
     Without a tokenizer the ids are the bytes modulo the vocabulary's size.
     """
     if tokenizer is None:
-        return [byte % vocabulary for byte in corpus.read_bytes()]
+        return [byte % vocabulary for byte in read_bytes(corpus)]
     from tokenizers import Tokenizer  # here: a model of bytes needs none
 
+    text = read_text(corpus)
     try:
-        return (
-            Tokenizer.from_file(str(tokenizer))
-            .encode(corpus.read_text("utf-8"), add_special_tokens=False)
-            .ids
-        )
-    except UnicodeDecodeError as error:
-        raise UserError(f"{corpus}: byte {error.start}: expected UTF-8 text") from None
+        return Tokenizer.from_file(str(tokenizer)).encode(text, add_special_tokens=False).ids
     except Exception as error:  # the library raises nothing narrower
         raise UserError(f"{tokenizer}: {error}; make the model again") from None
 

@@ -1,6 +1,5 @@
 """Model shapes: the part of a Hugging Face config.json that decides how large every tensor is."""
 
-import json
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 from kvpeak.base.errors import UserError
 from kvpeak.base.model_config import dtype_of, key_of, sizes, value_of
 from kvpeak.base.shipped import shipped
+from kvpeak.base.untrusted import read_object
 
 CONFIGS = shipped("config/models")
 ITEMSIZE = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes
@@ -68,13 +68,9 @@ def find_shapes(name_or_path: str, dtype: str | None = None) -> Shapes:
                 f"--model: {name_or_path!r}: expected the path of a .json file or one of {known}"
             )
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = read_object(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise UserError(f"{path}: not JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise UserError(f"{path}: expected a JSON object of model shapes")
     return read_shapes(config, str(path), dtype)
 
 

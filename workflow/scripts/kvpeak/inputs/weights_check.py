@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import read_object
+from kvpeak.base.untrusted import open_regular, read_object
 
 INDEX = "model.safetensors.index.json"
 LARGEST_HEADER = 100 * MIB  # bytes; the limit of the safetensors format
@@ -43,7 +43,7 @@ def _check_index(index: Path, found: set[str]) -> None:
 def _check_size(path: Path) -> None:
     """Compare a safetensors file with its header: 8 bytes of length, JSON, the tensors' bytes."""
     size = path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
         if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
             raise UserError(f"{path}: {size} bytes, not a safetensors file; get it again")

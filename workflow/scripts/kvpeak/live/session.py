@@ -1,7 +1,6 @@
 """One process of the MLX engine: load, warm up, run, and say so in the protocol's events."""
 
 import hashlib
-import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import mlx.core as mx
 from kvpeak.base.errors import Unsupported, UserError
 from kvpeak.base.model_config import end_ids
 from kvpeak.base.numbers import MIB
+from kvpeak.base.untrusted import read_object
 from kvpeak.inputs.prompts import check_ids
 from kvpeak.live import allocator, attention, device, generation, loading, workloads
 from kvpeak.live.generation import Generation, Sampling, Watch
@@ -268,9 +268,9 @@ def find_loop(name: str) -> tuple[Callable[..., Generation], float]:
 def read_prompt(path: Path) -> mx.array:
     """The token ids of a prompt file. Raises UserError."""
     try:
-        tokens = json.loads(path.read_text())["tokens"]
+        tokens = read_object(path)["tokens"]
         return mx.array(tokens, mx.uint32)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, UserError, ValueError, KeyError, TypeError) as error:
         raise UserError(
             f'{path}: {error}; expected {{"tokens": [ids]}}, as cut_prompt.py writes it'
         ) from None

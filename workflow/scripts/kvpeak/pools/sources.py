@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import open_regular
 from kvpeak.pools import candle_log, snapshot, trace
 from kvpeak.pools.trace import Op, Trace
 
@@ -47,9 +48,7 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
 
 
 def _start(path: Path) -> bytes:
-    if path.exists() and not path.is_file():
-        raise UserError(f"{path}: expected a regular file")
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(16)
 
 

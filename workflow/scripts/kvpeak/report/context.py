@@ -20,7 +20,7 @@ from kvpeak.base.columns import POOLS
 from kvpeak.base.fields import split_texts
 from kvpeak.base.kv_caches import kv_cache
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import read_csv, read_json
+from kvpeak.base.untrusted import read_csv
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import missing_cells
 from kvpeak.report import sources, tables
@@ -35,6 +35,7 @@ from kvpeak.report.deciders import (
     variance_lines,
 )
 from kvpeak.report.doubts import cell_path, doubts, mostly_flagged, not_measured
+from kvpeak.report.figure_list import read_figures
 from kvpeak.report.fits import fits_section
 from kvpeak.report.growth import growth_section
 from kvpeak.report.history import history_section
@@ -220,17 +221,6 @@ def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
         "snakemake": f"snakemake --cores 1 report/finding.md{option}",
         "force": f"snakemake --cores 1{option} --force",
     }
-
-
-def read_figures(folder: Path) -> list[dict]:
-    """The figures that plot.py drew: file, about, title, alt, caption; none if there is no
-    index.
-    """
-    path = folder / "figures.json"
-    try:
-        return read_json(path)
-    except FileNotFoundError:
-        return []
 
 
 def read_replay(folder: Path) -> dict[str, list[dict]] | None:

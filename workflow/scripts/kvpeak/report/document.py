@@ -9,6 +9,7 @@ from kvpeak.analysis.pooled import MIN_BLOCKS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import percent
+from kvpeak.base.text import plain
 from kvpeak.report import markdown
 from kvpeak.report.doubts import cell_path
 from kvpeak.report.markdown import Markdown, code, number
@@ -84,9 +85,9 @@ def texts(field: str | None) -> str | None:
 
 def shell(value) -> Markdown:
     """One word of a command line inside a block of code."""
-    return verbatim(shlex.quote(" ".join(str(value).split())))
+    return verbatim(shlex.quote(plain(str(value))))
 
 
 def verbatim(value) -> Markdown:
     """One line inside a block of code, where nothing is markup."""
-    return Markdown(" ".join(str(value).split()))
+    return Markdown(plain(str(value)))

@@ -10,6 +10,7 @@ from kvpeak.analysis.lead import lead, leading
 from kvpeak.analysis.results import Results
 from kvpeak.base.files import write_together
 from kvpeak.base.untrusted import read_csv
+from kvpeak.report.figure_list import INDEX
 from kvpeak.report.figures import peak_by_counter, peak_by_length, speed_ratios, where_bytes_are
 from kvpeak.report.history import history_figure
 from kvpeak.report.pools import pools_of
@@ -60,7 +61,7 @@ def read_holders(folder: Path) -> list[dict]:
 
 
 def write_figures(figures: list[Figure], out: Path) -> None:
-    """Write the SVG files and figures.json, and remove the SVG files of an earlier time."""
+    """Write the SVG files and the list of them, and remove the SVG files of an earlier time."""
     described = [
         {"file": f"{figure.name}.svg"}
         | {key: value for key, value in asdict(figure).items() if key not in ("name", "svg")}
@@ -68,6 +69,6 @@ def write_figures(figures: list[Figure], out: Path) -> None:
     ]
     texts = {f"{figure.name}.svg": figure.svg for figure in figures}
     index = json.dumps(described, indent=1, ensure_ascii=False) + "\n"
-    write_together(out, texts | {"figures.json": index})
+    write_together(out, texts | {INDEX: index})
     for old in set(out.glob("*.svg")) - {out / name for name in texts}:
         old.unlink()

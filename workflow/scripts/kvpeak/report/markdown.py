@@ -6,6 +6,7 @@ import math
 import re
 
 from kvpeak.base.numbers import signed
+from kvpeak.base.text import plain
 
 
 class Markdown(str):
@@ -22,7 +23,7 @@ def escape(value) -> Markdown:
         return value
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return Markdown("–")
-    text = " ".join(str(value).split())
+    text = plain(str(value))
     text = re.sub(r"([\\`*_\[\]<>|~$#!&@])", r"\\\1", text)
     # viewers make a link of a bare address
     text = re.sub(r"\b(https?|ftp):(?=//)", r"\1\\:", text, flags=re.IGNORECASE)
@@ -43,13 +44,13 @@ def link(text: str, target: str) -> Markdown:
 
 def fold(summary: str, text: Markdown) -> Markdown:
     """A block that a reader opens, in the HTML that Markdown viewers know."""
-    words = " ".join(str(summary).split()).replace("&", "&amp;").replace("<", "&lt;")
+    words = plain(str(summary)).replace("&", "&amp;").replace("<", "&lt;")
     return Markdown(f"<details>\n<summary>{words}</summary>\n\n{text}\n\n</details>")
 
 
 def code(value) -> Markdown:
     """Spell a value as inline code; a pipe inside would end a table's column, so it is escaped."""
-    text = " ".join(str(value).split())
+    text = plain(str(value))
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * (longest + 1)
     pad = " " if text.startswith("`") or text.endswith("`") else ""

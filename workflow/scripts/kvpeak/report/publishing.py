@@ -10,12 +10,16 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
+from urllib.parse import unquote
+
+from markdown_it import MarkdownIt
 
 from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_text
-from kvpeak.base.layout import MEMORY_FILE
+from kvpeak.base.layout import CELLS, MEMORY_FILE
 from kvpeak.base.untrusted import read_csv, read_json, read_text
+from kvpeak.report.figure_list import read_figures
 
 TABLES = ("plan.csv", "runs.csv", "processes.csv", "summary.csv", "checks.csv")
 RECORDS = (
@@ -28,8 +32,9 @@ BESIDE = ("details.md", "finding.html")  # where they are there
 PICTURE = re.compile(r"(!\[(?:[^\]\\]|\\.)*\]\()([^)]+)(\))")
 
 
-def publish(matrix: Path, report: Path, results: Path, target: Path) -> int:
-    """Write the folder `target` anew; returns the number of its files.
+def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str]:
+    """Write the folder `target` anew; returns a line for each record of a cell that cannot be read
+    and is left out.
 
     `report` is finding.md; the other documents and the figures lie beside it. Raises UserError
     where a part of the finding is missing or leads out of its folder; then an earlier `target`
@@ -50,13 +55,26 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> int:
             write_text(new / "config" / path.name, _text_of(path))
         if (target / KEPT).exists():
             write_text(new / KEPT, read_text(inside(target, KEPT)))
-        for path in [*_files(results), *_sources(report.parent, results)]:
-            write_text(new / "results" / path, _text_of(inside(results, path)))
+        left_out = _copy_results(report.parent, results, new)
         _replace(target, new)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return sum(path.is_file() for path in target.rglob("*"))
+    return left_out
+
+
+def _copy_results(report: Path, results: Path, new: Path) -> list[str]:
+    """The tables and records; a line for each record of a cell that cannot be read."""
+    left_out = []
+    for path in [*_files(results), *_sources(report, results)]:
+        source = inside(results, path)
+        try:
+            write_text(new / "results" / path, _text_of(source))
+        except UserError as error:
+            if path.parts[0] != CELLS.name:
+                raise
+            left_out.append(str(error))
+    return left_out
 
 
 def _copy_document(document: Path, results: Path, new: Path) -> None:
@@ -64,7 +82,12 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
     `new`.
     """
 
+    text = _text_of(document)
+    shown = _pictures(text) if document.suffix == ".md" else set()
+
     def copied(found: re.Match) -> str:
+        if found[2] not in shown:  # in code, it is text
+            return found[0]
         source = document.parent / found[2]
         near = source.resolve().is_relative_to(results.resolve())
         root, name = (
@@ -75,8 +98,14 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
         write_text(new / "figures" / source.name, _text_of(inside(root, name)))
         return f"{found[1]}figures/{source.name}{found[3]}"
 
-    text = _text_of(document)
-    write_text(new / document.name, PICTURE.sub(copied, text) if document.suffix == ".md" else text)
+    write_text(new / document.name, PICTURE.sub(copied, text) if shown else text)
+
+
+def _pictures(markdown: str) -> set[str]:
+    """The targets of the pictures that a Markdown text shows."""
+    tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
+    inside = (child for token in tokens for child in token.children or [])
+    return {unquote(str(child.attrGet("src"))) for child in inside if child.type == "image"}
 
 
 def _files(results: Path) -> list[Path]:
@@ -97,11 +126,7 @@ def _files(results: Path) -> list[Path]:
 
 def _sources(report: Path, results: Path) -> list[Path]:
     """The files below results/ that the figures were drawn from."""
-    described = report / "figures/figures.json"
-    figures = read_json(described) if described.exists() else []
-    if not isinstance(figures, list):
-        raise UserError(f"{described}: expected a list of figures")
-    named = [source for figure in figures for source in figure.get("sources", ())]
+    named = [source for each in read_figures(report / "figures") for source in each["sources"]]
     return [path for path in map(Path, named) if inside(results, path).exists()]
 
 

@@ -30,6 +30,7 @@ LINE_WIDTH = 52  # characters over a figure
 STYLE = {
     "svg.hashsalt": "kvpeak",
     "svg.fonttype": "none",
+    "text.parse_math": False,  # a name may hold dollars
     "font.size": FONT,
     "axes.titlesize": FONT,
     "axes.spines.top": False,

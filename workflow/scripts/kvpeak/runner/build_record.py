@@ -2,19 +2,19 @@
 one.
 """
 
-import json
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of
+from kvpeak.base.untrusted import read_object
 
 
 def engine_record(request: dict) -> dict:
     """The engine.json of the request's build. Raises UserError."""
     file = _folder(request) / "engine.json"
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        return read_object(file)
+    except (OSError, UserError) as error:
         raise UserError(f"{file}: {error}; build it again: delete {file.parent}") from None
 
 

@@ -71,7 +71,7 @@ def test_a_file_that_is_no_tokenizer_is_one_line(corpus, tokenizer):
 
 def test_a_corpus_that_is_no_text_is_one_line(corpus, tokenizer):
     corpus.write_bytes(b"one \xff two")
-    with pytest.raises(UserError, match="byte 4: expected UTF-8"):
+    with pytest.raises(UserError, match="byte 4 is not UTF-8"):
         corpus_tokens(corpus, tokenizer, 100)
 
 

@@ -3,8 +3,6 @@ error.
 """
 
 import json
-import os
-import time
 
 import pytest
 
@@ -128,62 +126,6 @@ def test_a_missing_column_lists_the_columns_that_are_there(tmp_path):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"t.csv: the engine wrote no such file"):
         read_runs(request(tmp_path), tmp_path)
-
-
-def refused(tmp_path, **output) -> str:
-    with pytest.raises(UserError) as error:
-        read_runs(request(tmp_path, **output), tmp_path / "out", since=time.time())
-    assert "\n" not in str(error.value) and str(error.value).isprintable()
-    return str(error.value)
-
-
-@pytest.fixture
-def out(tmp_path):
-    (tmp_path / "out").mkdir()
-    return tmp_path / "out"
-
-
-def test_a_table_outside_the_cells_own_folder_is_not_read(tmp_path, out):
-    table(tmp_path, *["9,4,90,250,0.5,0"] * 2)
-    assert "is not in the cell's own folder" in refused(tmp_path, file="{out}/../t.csv")
-    assert "is not in the cell's own folder" in refused(tmp_path, file=str(tmp_path / "t.csv"))
-    (out / "inner").symlink_to(tmp_path)
-    assert "is not in the cell's own folder" in refused(tmp_path, file="{out}/inner/t.csv")
-
-
-def test_a_link_a_pipe_and_a_device_are_not_read(tmp_path, out):
-    (out / "t.csv").symlink_to("/etc/passwd")
-    assert "it is a link" in refused(tmp_path)
-    (out / "t.csv").unlink()
-    os.mkfifo(out / "t.csv")
-    assert "is not a regular file" in refused(tmp_path)
-
-
-def test_a_table_of_an_earlier_process_is_not_read(tmp_path, out):
-    table(out, *["9,4,90,250,0.5,0"] * 2)
-    os.utime(out / "t.csv", (1e9, 1e9))
-    assert "is older than the start of the program" in refused(tmp_path)
-
-
-def test_a_file_of_gibibytes_costs_no_memory(tmp_path, out):
-    with (out / "t.csv").open("wb") as file:
-        file.truncate(1 << 40)
-    assert "more than 67108864 bytes" in refused(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("text", "form"),
-    [
-        ("[" * 100_000, "json"),
-        ('{"a": ' + "9" * 100_000 + "}", "json"),
-        ('"' + "x" * 2_000_000 + '"', "csv"),
-        ("\x00\x1b[2J", "json"),
-    ],
-    ids=["deep", "a long number", "a long field", "control characters"],
-)
-def test_a_damaged_table_is_one_line(tmp_path, out, text, form):
-    (out / "t.csv").write_text(text)
-    assert f"expected {form.upper()}: " in refused(tmp_path, format=form)
 
 
 def test_a_byte_order_mark_belongs_to_no_column(tmp_path):

@@ -292,7 +292,7 @@ def test_a_missing_config_is_one_line(models_folder):
 def test_a_config_that_is_no_json_is_one_line(models_folder):
     models_folder.config.write_text("{")
     entry = {"kind": "random", "config": str(models_folder.config)}
-    assert "config.json: not JSON" in models_folder.refused(entry)
+    assert "config.json: expected JSON" in models_folder.refused(entry)
 
 
 # kind: package

@@ -217,14 +217,6 @@ def test_weights_that_do_not_fit_the_config_are_one_line(saved):
     assert str(folder) in str(error.value) and "\n" not in str(error.value)
 
 
-def test_code_in_a_model_folder_is_not_run(saved):
-    folder, _ = saved
-    (folder / "model.py").write_text("raise SystemExit('ran')")
-    (folder / "config.json").write_text(json.dumps(SMALL | {"model_file": "model.py"}))
-    with pytest.raises(UserError, match="custom module"):
-        loading.load_model(folder, weights="real", dtype=None, seed=0)
-
-
 def test_random_weights_come_without_importing_transformers():
     """Most of a short cell's time would be that import; a later use of mlx_lm still works."""
     program = """

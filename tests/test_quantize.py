@@ -110,14 +110,6 @@ def held_bytes(model) -> int:
     return sum(value.nbytes for _, value in tree_flatten(model.parameters()))
 
 
-@pytest.mark.parametrize("key", ["model_file", "auto_map"])
-@pytest.mark.parametrize("weights", ["real", "random"])
-def test_code_in_a_model_folder_is_refused_whatever_the_library_does(saved, key, weights):
-    (saved / "config.json").write_text(json.dumps(SMALL | {key: "evil.py"}))
-    with pytest.raises(UserError, match=f"config.json: {key}: asks for a custom module"):
-        loading.load_model(saved, weights=weights, dtype=None, seed=0)
-
-
 def index(folder: Path, *names: str) -> None:
     weights = {f"w{number}": name for number, name in enumerate(names)}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weights}))

@@ -5,7 +5,6 @@ outside the project.
 import copy
 import json
 import re
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -18,10 +17,8 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from test_matrix import BASE
 
-from kvpeak.base.errors import UserError
 from kvpeak.experiment.config_file import ConfigError, load_yaml
 from kvpeak.experiment.matrix import Matrix, load_matrix
-from kvpeak.live.loading import load_model
 
 ROOT = Path(__file__).parents[2]
 NASTY = [
@@ -215,29 +212,3 @@ def test_what_engines_and_machines_say_is_text_in_the_finding(measured):
         return shape()
 
     assert finding_with(EVIL) == finding_with("plain words")
-
-
-HEADERS = {
-    "a header of 2⁶⁰ bytes": struct.pack("<Q", 1 << 60) + b"{}",
-    "a header longer than the file": struct.pack("<Q", 100) + b"{}",
-    "a header that is no JSON": struct.pack("<Q", 4) + b"evil",
-    "a tensor of 2⁶² bytes": {
-        "dtype": "F32",
-        "shape": [1 << 40, 1 << 20],
-        "data_offsets": [0, 1 << 62],
-    },
-    "a tensor beyond the file": {"dtype": "F32", "shape": [1024], "data_offsets": [0, 4096]},
-}
-
-
-@pytest.mark.parametrize("case", HEADERS)
-def test_safetensors_with_absurd_sizes_are_refused_in_one_line(tmp_path, case):
-    content = HEADERS[case]
-    if isinstance(content, dict):
-        header = json.dumps({"model.norm.weight": content}).encode()
-        content = struct.pack("<Q", len(header)) + header
-    (tmp_path / "model.safetensors").write_bytes(content)
-    (tmp_path / "config.json").write_text(TINY_MODEL)
-    with pytest.raises(UserError) as error:
-        load_model(tmp_path, weights="real", dtype=None, seed=0)
-    assert "\n" not in str(error.value)

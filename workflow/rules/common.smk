@@ -46,13 +46,14 @@ from kvpeak.commands.calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
-from kvpeak.base.layout import environment_python
+from kvpeak.base.files import check_links
+from kvpeak.base.layout import RESULTS, environment_python
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
 from kvpeak.system.lock import hold_project
 from kvpeak.experiment.matrix import load_matrix
-from kvpeak.experiment.plan import plan_summary
+from kvpeak.experiment.plan import executed, plan_summary
 from kvpeak.experiment.preparation import failures, needs, to_be_tried_again
 from kvpeak.experiment.status import failed_cells, outcome_in
 from kvpeak.experiment.requests import build_entry, digest
@@ -78,6 +79,8 @@ try:
             raise UserError(f"--config {name}: unknown key; expected matrix, partial or gpus")
     PARTIAL = switched_on(config.get("partial", False))
     MATRIX = load_matrix(MATRIX_FILE)
+    if workflow.is_main_process:
+        check_links(RESULTS)
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"
@@ -88,7 +91,9 @@ except UserError as error:
     sys.exit(1)
 
 if workflow.is_main_process:
-    if workflow.is_main_process and not PARTIAL:
+    for line in executed(MATRIX):
+        open_screen().line(line)
+    if not PARTIAL:
         resolve_all({n: entry.get("packages", {}) for n, entry in MATRIX.commits.items()})
     for line in plan_summary(MATRIX).splitlines():
         open_screen().line(line)

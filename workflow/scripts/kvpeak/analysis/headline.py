@@ -1,8 +1,9 @@
 """Which counter is a cell's headline, and whether it is a lower bound."""
 
+from kvpeak.base.columns import LOWER_BOUND
+
 DEVICE, RESERVED = "peak_device_mib", "peak_reserved_mib"
 MISSED_MIB = 4.0  # less is what the two counters differ by: the driver tells whole MiB
-LOWER_BOUND = "lower bound"  # part of what a source of a peak says of itself
 
 
 def counter_of(row: dict) -> str:

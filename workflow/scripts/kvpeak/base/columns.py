@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from kvpeak.base.axes import AXES
 
+LOWER_BOUND = "lower bound"  # part of what the source of a peak says of itself if it was sampled
+
 
 @dataclass(frozen=True)
 class Column:

@@ -1,8 +1,16 @@
 """The errors that a person can act on."""
 
+from kvpeak.base.text import plain
+
 
 class UserError(Exception):
-    """One line: what, where, what was expected, what to do. Programs print it and exit 1."""
+    """One line: what, where, what was expected, what to do. Programs print it and exit 1.
+
+    It may quote what others wrote: in it every character can be seen.
+    """
+
+    def __init__(self, text: object = ""):
+        super().__init__(plain(str(text)))
 
     def within(self, where: str) -> "UserError":
         """The same error, with where it happened before it."""

@@ -72,6 +72,25 @@ def inside(root: Path, name: str | Path) -> Path:
     return path
 
 
+def check_links(root: Path) -> None:
+    """Raise UserError if a link below `root` leads to a folder outside it: what is written below
+    that link would be written there.
+    """
+    inner, waiting = root.resolve(), [str(root)]
+    while waiting:
+        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                elif entry.is_symlink() and entry.is_dir():
+                    target = Path(entry.path).resolve()
+                    if not target.is_relative_to(inner):
+                        raise UserError(
+                            f"{entry.path}: a link that leads out of {root}; remove it, or put "
+                            "the folder itself there"
+                        )
+
+
 def _write_through(file: Path, text: str) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:

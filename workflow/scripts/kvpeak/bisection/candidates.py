@@ -5,7 +5,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.errors import UserError
@@ -15,6 +14,7 @@ from kvpeak.experiment.engines import COMMAND
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.requests import build_entry
 from kvpeak.protocol.programs import SCRIPTS
+from kvpeak.system.git import git
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,8 @@ def _revisions(good: str, bad: str, old: dict, new: dict) -> Candidates:
     _build(bad, new)
     source = layout.engine_source(bad)
     listed = ["rev-list", "--reverse", "--ancestry-path"]
-    between = _git(source, *listed, f"{old['revision']}..{new['revision']}").split()
+    way = f"{old['revision']}..{new['revision']}"
+    between = git(*listed, way, folder=source).split()
     if not between:
         raise UserError(
             f"--bad {bad}: {new['revision']} does not come after {old['revision']} in "
@@ -103,10 +104,3 @@ def _build(name: str, entry: dict) -> None:
     done = subprocess.run(command, stdout=sys.stderr)
     if done.returncode:
         raise UserError(f"commit {name}: could not be built; the lines above say why")
-
-
-def _git(folder: Path, *arguments: str) -> str:
-    done = subprocess.run(["git", "-C", str(folder), *arguments], capture_output=True, text=True)
-    if done.returncode:
-        raise UserError(f"git {arguments[0]} in {folder}: {' '.join(done.stderr.split())[:200]}")
-    return done.stdout

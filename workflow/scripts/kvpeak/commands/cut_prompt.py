@@ -1,8 +1,11 @@
 """Cut a corpus to an exact number of a model's tokens and write them as JSON."""
 
+import contextlib
+import resource
 from pathlib import Path
 
 from kvpeak.base.files import write_json
+from kvpeak.base.numbers import GIB
 from kvpeak.inputs.prompts import prompt_record
 
 
@@ -13,5 +16,11 @@ def arguments(parser) -> None:
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
 
 
+MOST_MEMORY = 2 * GIB  # a tokenizer.json may ask for any amount
+
+
 def run(given) -> None:
+    with contextlib.suppress(OSError, ValueError):  # macOS has no such limit
+        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, most))
     write_json(given.out, prompt_record(given.corpus, given.model_folder, given.tokens))

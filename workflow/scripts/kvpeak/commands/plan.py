@@ -1,4 +1,8 @@
-"""Say which cells of a matrix run here, and why the others do not."""
+"""Say which cells of a matrix run here, why the others do not, and what it would have executed.
+
+Nothing of the matrix is started, built or installed. Read the list before you run a matrix of
+somebody else's.
+"""
 
 import argparse
 import json
@@ -6,7 +10,7 @@ from pathlib import Path
 
 from kvpeak.base.files import write_together
 from kvpeak.experiment.matrix import load_matrix
-from kvpeak.experiment.plan import plan_csv, plan_summary, told
+from kvpeak.experiment.plan import executed, plan_csv, plan_summary, told
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,3 +35,7 @@ def run(given: argparse.Namespace) -> None:
     if given.out:
         write_together(given.out.parent, {given.out.name: plan_csv(matrix)})
     print(plan_summary(matrix))
+    if brought := executed(matrix):
+        print("It brings to be executed:", *brought, sep="\n  ")
+    else:
+        print("It brings no program and no package of its own.")

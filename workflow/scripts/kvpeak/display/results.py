@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 from kvpeak.base.axes import AXES
+from kvpeak.base.columns import LOWER_BOUND
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import CELLS, CHECKS, FINDING, LOGS, NOW_FILE, RECORD_FILE
 from kvpeak.base.numbers import GIB, MIB
@@ -30,12 +31,14 @@ def outcome_of(cell: str) -> tuple[str, str]:
     """(outcome, what to say of it: the peak, or why there is none)."""
     try:
         record = read_object(CELLS / cell / RECORD_FILE)
-        outcome, peak = str(record["outcome"]), record["memory"]["peak_footprint_mib"]
+        outcome, memory = str(record["outcome"]), record["memory"]
+        peak, source = memory["peak_footprint_mib"], memory.get("peak_footprint_source")
     except (OSError, UserError, KeyError, TypeError) as error:
         return "damaged", plain(str(error), MOST_CAUSE)
     if outcome != "ok":
         return outcome, plain(str(record.get("detail") or ""), MOST_CAUSE)
-    return outcome, size(peak)
+    least = "at least " if LOWER_BOUND in str(source) and size(peak) else ""
+    return outcome, least + size(peak)
 
 
 def size(mib: float | None) -> str:

@@ -76,9 +76,8 @@ class Build:
         self._refuse_uncommitted()
         mirror = self._mirror()
         wanted = self.entry["revision"]
-        full = git_or_nothing(
-            "rev-parse", "--verify", "--quiet", f"{wanted}^{{commit}}", folder=mirror
-        )
+        asked = ("--verify", "--quiet", "--end-of-options", f"{wanted}^{{commit}}")
+        full = git_or_nothing("rev-parse", *asked, folder=mirror)
         if not full:
             raise Unavailable(
                 f"revision {wanted} is not in {self.entry['repository']}; "
@@ -120,8 +119,9 @@ class Build:
         partial = mirror.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            git("ls-remote", "--quiet", repository, "HEAD", limit_s=ANSWER_S)
-            git("clone", "--quiet", "--mirror", repository, str(partial), limit_s=TRANSFER_S)
+            git("ls-remote", "--quiet", "--", repository, "HEAD", limit_s=ANSWER_S)
+            where = ("--", repository, str(partial))
+            git("clone", "--quiet", "--mirror", *where, limit_s=TRANSFER_S)
         except GitError as error:
             raise Unavailable(f"repository {repository} cannot be had: {error}") from None
         partial.rename(mirror)

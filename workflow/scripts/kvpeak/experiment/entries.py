@@ -27,6 +27,9 @@ def commit_entry(file, name: str, entry: dict) -> dict:
             raise ConfigError(
                 file, f"{key}.{given}", f"{shown(entry[given])}: engine {engine} has no such key"
             )
+    for package, version in entry.get("packages", {}).items():
+        if version.startswith("git+"):
+            _check_address(file, f"{key}.packages.{package}", version.removeprefix("git+"))
     return _command_entry(file, key, entry) if engine == COMMAND else entry
 
 
@@ -34,13 +37,7 @@ def _command_entry(file, key: str, entry: dict) -> dict:
     for needed in ("repository", "revision", "run", "output"):
         if needed not in entry:
             raise ConfigError(file, key, f"key {needed} is missing; engine command needs it")
-    if re.search(r"^https?://[^/]*@|://[^/@]*:[^/]*@", entry["repository"]):
-        raise ConfigError(
-            file,
-            f"{key}.repository",
-            "holds a user or a password, which would be published; expected an address without, "
-            "and the rest in git's own credentials",
-        )
+    _check_address(file, f"{key}.repository", entry["repository"])
     for number, argument in enumerate(entry["run"]):
         _check_placeholders(file, f"{key}.run[{number}]", argument)
     _check_placeholders(file, f"{key}.output.file", entry["output"]["file"])
@@ -60,6 +57,17 @@ def _command_entry(file, key: str, entry: dict) -> dict:
         )
     output = defaults("commits", "*", "output") | entry["output"]
     return {**entry, "output": output}
+
+
+def _check_address(file, key: str, address: str) -> None:
+    """An address is published with the finding, so that it holds no secret. ssh needs its user."""
+    if re.search(r"^https?://[^/]*@|://[^/@]*:[^/]*@|\?", address, re.IGNORECASE):
+        raise ConfigError(
+            file,
+            key,
+            "holds a user, a password or a question, which would be published; expected an "
+            "address without, and the rest in git's own credentials",
+        )
 
 
 def _check_output(file, key: str, path: str) -> None:

@@ -2,16 +2,23 @@
 
 import csv
 import io
+import shlex
 from collections import Counter
+from collections.abc import Iterator
 
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.columns import PLAN
 from kvpeak.base.made import UNAVAILABLE
+from kvpeak.base.text import plain
+from kvpeak.environments.requirements import completed
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import not_made
 from kvpeak.experiment.requests import digest
 from kvpeak.experiment.status import to_be_skipped, would_exceed
+from kvpeak.system.host import missing_packages
+
+STEPS = {"build": "builds with", "verify": "checks the build with", "run": "runs"}
 
 
 def plan_csv(matrix: Matrix) -> str:
@@ -44,6 +51,37 @@ def plan_summary(matrix: Matrix) -> str:
     skipped = Counter(to_be_skipped(matrix).values())
     lines += [f"  {count} skipped: {why}" for why, count in skipped.most_common()]
     return "\n".join(lines)
+
+
+def executed(matrix: Matrix) -> list[str]:
+    """What the matrix has executed besides kvpeak and its engines, a line each; [] for nothing.
+
+    Nothing is hidden or cut: a person decides by these lines whether to run it.
+    """
+    lines = []
+    for name, entry in matrix.commits.items():
+        lines += [f"commit {name}: {what}" for what in _brought(entry)]
+    for name, options in matrix.variants.items():
+        env = options.get("env", {}).items()
+        lines += [f"variant {name}: sets {key}={value}" for key, value in env]
+    if any("pool" in options for options in matrix.variants.values()):
+        lines.append("pools: compiles kvpeak's own buffer pools with this machine's C++ compiler")
+    return [plain(line) for line in lines]
+
+
+def _brought(entry: dict) -> Iterator[str]:
+    """The packages and programs of one commit."""
+    packages = completed(entry.get("packages", {}))
+    if missing_packages(packages):
+        named = (f"{name} {version}" for name, version in packages.items())
+        yield f"installs {', '.join(named)}, and what they depend on"
+    if "repository" in entry:
+        yield f"clones {entry['repository']} at {entry['revision']}"
+    for program in entry.get("needs", {}).get("programs", []):
+        yield f"starts {program} --version"
+    for step in ("build", "verify", "run"):
+        if entry.get(step):
+            yield f"{STEPS[step]} {shlex.join(entry[step])}"
 
 
 def told(matrix: Matrix, cell: Cell) -> dict:

@@ -1,7 +1,6 @@
 """How cells ended, as far as results/ tells, and what follows from it for others."""
 
 import re
-import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,9 +8,10 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_text
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
 from kvpeak.base.text import plain
-from kvpeak.base.untrusted import open_regular, read_bytes, read_object
+from kvpeak.base.untrusted import open_regular, read_bytes, read_object, read_text
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import needs
 
@@ -114,9 +114,8 @@ def forget(cell: Cell) -> None:
     for name in reversed(layout.RESULT_FILES):  # the marker first
         if log and (folder / name).exists():
             kept = layout.LOGS / cell.path / Path(log).name / name
-            kept.parent.mkdir(parents=True, exist_ok=True)
             if not kept.exists():
-                shutil.copy2(folder / name, kept)
+                write_text(kept, read_text(folder / name))
         (folder / name).unlink(missing_ok=True)
 
 

@@ -82,8 +82,15 @@ class Header:
         return value
 
 
-def read_header(path: Path) -> Header:
-    """Read the metadata and the tensors' shapes.
+def check_header(path: Path) -> None:
+    """Raise what read_header does, and keep nothing: MLX's own reader believes what a file says,
+    and what this process holds is measured.
+    """
+    read_header(path, keep=False)
+
+
+def read_header(path: Path, keep: bool = True) -> Header:
+    """Read the metadata and the tensors' shapes; without `keep` arrays are None.
 
     Raises UserError in one line for a file that is no GGUF, is cut short, or holds a count or
     length that the rest of the file cannot hold; nothing is allocated for such a number.
@@ -93,14 +100,14 @@ def read_header(path: Path) -> Header:
         if not path.stat().st_size:
             raise UserError(f"{path}: empty; expected a GGUF file")
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            return _Reader(path, data).header()
+            return _Reader(path, data, keep).header()
 
 
 class _Reader:
     """Walks over the bytes of a GGUF file; every read is checked against its end."""
 
-    def __init__(self, path: Path, data):
-        self.path, self.data, self.at = path, data, 0
+    def __init__(self, path: Path, data, keep: bool):
+        self.path, self.data, self.at, self.keep = path, data, 0, keep
 
     def header(self) -> Header:
         if self.take(4) != b"GGUF":
@@ -165,8 +172,15 @@ class _Reader:
         length = self.count(SMALLEST[of], "array values")
         if of in SCALARS:
             code = f"<{length}{SCALARS[of]}"
+            if not self.keep:
+                return self.skip(struct.calcsize(code))
             return list(struct.unpack(code, self.take(struct.calcsize(code))))
-        return [self.value(of, depth + 1) for _ in range(length)]
+        kept = []
+        for _ in range(length):
+            value = self.value(of, depth + 1)
+            if self.keep:
+                kept.append(value)
+        return kept if self.keep else None
 
     def count(self, smallest: int, what: str) -> int:
         """A u64 count of things of at least `smallest` bytes, which must fit into what is left."""
@@ -186,10 +200,13 @@ class _Reader:
         code = "<" + code
         return struct.unpack(code, self.take(struct.calcsize(code)))[0]
 
-    def take(self, size: int) -> bytes:
+    def skip(self, size: int) -> None:
         if self.at + size > len(self.data):
             self.fail(f"ends at byte {len(self.data)}, inside the header; the file is cut short")
         self.at += size
+
+    def take(self, size: int) -> bytes:
+        self.skip(size)
         return self.data[self.at - size : self.at]
 
     def fail(self, message: str):
@@ -302,6 +319,7 @@ def llama_weights(path: Path, dtype, packed: bool = False) -> dict:
     """
     import mlx.core as mx  # here, so that the programs that only read headers start without it
 
+    check_header(path)
     arrays = mx.load(str(path))
     weights = {}
     for name in [name for name in arrays if name.endswith(".weight")]:

@@ -20,9 +20,12 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
         return [byte % vocabulary for byte in read_bytes(corpus)]
     from tokenizers import Tokenizer  # here: a model of bytes needs none
 
-    text = read_text(corpus)
+    text, said = read_text(corpus), read_text(tokenizer)
     try:
-        return Tokenizer.from_file(str(tokenizer)).encode(text, add_special_tokens=False).ids
+        loaded = Tokenizer.from_str(said)
+        loaded.no_padding()  # nor may the file ask for more tokens than the text has, or fewer
+        loaded.no_truncation()
+        return loaded.encode(text, add_special_tokens=False).ids
     except Exception as error:  # the library raises nothing narrower
         raise UserError(f"{tokenizer}: {error}; make the model again") from None
 

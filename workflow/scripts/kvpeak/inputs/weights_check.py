@@ -6,6 +6,7 @@ from pathlib import Path
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import open_regular, read_object
+from kvpeak.inputs import gguf
 
 INDEX = "model.safetensors.index.json"
 LARGEST_HEADER = 100 * MIB  # bytes; the limit of the safetensors format
@@ -26,6 +27,8 @@ def check_weights(folder: Path) -> None:
         _check_index(index, {path.name for path in files})
     for path in files:
         _check_size(path)
+    for path in sorted(folder.glob("[!.]*.gguf")):
+        gguf.check_header(path)
 
 
 def _check_index(index: Path, found: set[str]) -> None:

@@ -17,6 +17,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.model_config import code_key, dtype_of
 from kvpeak.inputs import gguf
 from kvpeak.inputs.model_folder import RECORD, read_config, verify_model
+from kvpeak.inputs.weights_check import check_weights
 
 LONGEST_REASON = 200  # characters
 
@@ -44,6 +45,7 @@ def load_model(
     if weights == "random":
         return random_model(config, seed, dtype), config
     if any(folder.glob("model*.safetensors")):
+        check_weights(folder)
         return _load_safetensors(folder, dtype)
     ggufs = sorted(folder.glob("[!.]*.gguf"))
     if len(ggufs) == 1:

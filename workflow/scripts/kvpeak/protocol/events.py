@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from kvpeak.base.text import plain
+
 MAX_LINE = 1 << 20  # bytes; an event of the protocol is below 100 KiB
 LARGEST = 1 << 63  # no count or figure of an engine is larger
 
@@ -205,8 +207,7 @@ class Conversation:
 
 def excerpt(data: bytes, most: int = 80) -> str:
     """The beginning of `data` as printable text of one line, for a message."""
-    text = data[: 4 * most].decode(errors="replace")
-    text = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+    text = plain(data[: 4 * most].decode(errors="replace"))
     return text if len(text) <= most and len(data) <= 4 * most else text[:most] + "…"
 
 

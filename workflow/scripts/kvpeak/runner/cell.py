@@ -103,7 +103,7 @@ def _measure(attempt: Attempt, out: Path, position: str | None) -> str:
     texts = result_texts(record, ended.watched.timeline, runs, position)
     write_together(attempt.folder, texts)  # stays when the cell is measured again
     write_together(out, texts)
-    attempt.progress.end(outcome, ended.watched, ended.peaks.footprint_mib)
+    attempt.progress.end(outcome, ended.watched, record["memory"]["peak_footprint_mib"])
     return outcome
 
 

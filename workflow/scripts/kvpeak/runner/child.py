@@ -23,16 +23,22 @@ class Child:
     """
 
     def __init__(
-        self, argv: list[str], env: dict[str, str], messages: Path, cwd: str | None = None
+        self,
+        argv: list[str],
+        env: dict[str, str],
+        messages: Path,
+        cwd: str | None = None,
+        limit_s: float | None = None,
     ):
         """Start it in the folder `cwd` (default: this process's). Raises OSError if the program
         cannot be started.
 
-        messages: where the beginning and the end of its standard error go.
+        messages: where the beginning and the end of its standard error go. limit_s: seconds after
+        which the runner stops it.
         """
         inherit_orphans()
         self._messages = Capped(messages)
-        self._leash = Leash()
+        self._leash = Leash(limit_s)
         others = children(os.getpid())
         try:
             self._popen = subprocess.Popen(
@@ -40,7 +46,7 @@ class Child:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
-                env=env,
+                env=self._leash.marked(env),
                 cwd=cwd,
                 start_new_session=True,
                 preexec_fn=self._leash.tie,  # safe: the runner has a single thread

@@ -76,7 +76,8 @@ def _child(attempt: Attempt) -> Iterator[Child]:
         environment["CUDA_VISIBLE_DEVICES"] = attempt.gpu.uuid
     folder = attempt.request["external"]["folder"] if attempt.external else None
     argv = engine_argv(attempt.request, attempt.request_file, attempt.out)
-    child = Child(argv, environment, attempt.messages, folder)
+    limit_s = attempt.limits.timeout_s
+    child = Child(argv, environment, attempt.messages, folder, limit_s)
     try:
         yield child
     except BaseException:

@@ -3,12 +3,16 @@ moment.
 """
 
 import contextlib
+import os
 import sys
 from pathlib import Path
 
 from kvpeak.base.layout import FAILURE_FILE, NOW_FILE
 from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
 from kvpeak.runner.watched import Watched
+
+# The file is written often, and its name is known: never through a link or into a pipe.
+NOT_THROUGH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 class Progress:
@@ -51,8 +55,8 @@ class Progress:
         if self._file:
             with contextlib.suppress(OSError):
                 phase = "/".join(map(str, watched.where.values()))
-                text = f"{phase} {watched.now_mib:.0f}\n"
-                self._now_file.write_text(text, encoding="utf-8")
+                with os.fdopen(os.open(self._now_file, NOT_THROUGH, 0o666), "w") as file:
+                    file.write(f"{phase} {watched.now_mib:.0f}\n")
 
     def end(self, outcome: str, watched: Watched, peak_mib: float | None) -> None:
         self._forget_now()

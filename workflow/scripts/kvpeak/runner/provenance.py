@@ -1,11 +1,11 @@
 """Which harness measured, on which inputs."""
 
-import subprocess
 from pathlib import Path
 
 from kvpeak.base.files import sha256_of
 from kvpeak.base.layout import MODEL_RECORD
 from kvpeak.base.version import VERSION
+from kvpeak.system.git import GitError, git
 
 PROJECT = Path(__file__).resolve().parents[4]
 
@@ -40,9 +40,6 @@ def _sha256(file: Path) -> str | None:
 
 def _git(*arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", PROJECT, *arguments], capture_output=True, text=True, check=False
-        )
-    except OSError:
+        return git(*arguments, folder=PROJECT)
+    except GitError:
         return None
-    return done.stdout.strip() if done.returncode == 0 else None

@@ -81,7 +81,7 @@ def run_program(
     the result. With `capture` nothing is shown and all of both is in the result, as text. Raises
     Unavailable if the program is not there or takes longer than `limit_s` seconds.
     """
-    leash = Leash()
+    leash = Leash(limit_s)
     try:
         process = subprocess.Popen(
             command,
@@ -89,7 +89,7 @@ def run_program(
             stdout=subprocess.PIPE if capture else sys.stderr,
             stderr=subprocess.PIPE,
             cwd=folder,
-            env=environment() if variables is None else variables,
+            env=leash.marked(environment() if variables is None else variables),
             start_new_session=True,
             preexec_fn=leash.tie,  # safe: the programs that call this have a single thread
             text=True,

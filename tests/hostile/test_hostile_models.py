@@ -1,0 +1,280 @@
+"""A model from a stranger: nothing of it is run or believed, and what would bring MLX down is
+refused before MLX reads it.
+"""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from conftest import TINY_MODEL
+from mlx.utils import tree_flatten
+from test_make_model import HUB, SHAPES, hub, models_folder, real_files, sha256  # noqa: F401
+from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
+
+from kvpeak.base.errors import UserError
+from kvpeak.inputs import gguf
+from kvpeak.live import loading
+
+SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
+EVIL = "name \x1b]0;owned\x07 \u202eend"
+
+
+def load(folder: Path, weights: str = "real"):
+    return loading.load_model(folder, weights=weights, dtype=None, seed=0)
+
+
+def refusal(folder: Path, weights: str = "real") -> str:
+    with pytest.raises(UserError) as error:
+        load(folder, weights)
+    assert str(error.value).isprintable()
+    return str(error.value)
+
+
+@pytest.fixture
+def saved(tmp_path) -> Path:
+    """A folder with a small model's config.json and safetensors."""
+    folder = tmp_path / "m"
+    folder.mkdir()
+    model = loading.random_model(SHAPES, 1, "float32")
+    (folder / "config.json").write_text(json.dumps(SHAPES))
+    weights = dict(tree_flatten(model.parameters()))
+    mx.save_safetensors(str(folder / "model.safetensors"), weights)
+    return folder
+
+
+def config(folder: Path, **changes) -> None:
+    (folder / "config.json").write_text(json.dumps(SHAPES | changes))
+
+
+# Code from a model folder (1)
+
+
+@pytest.mark.parametrize("weights", ["real", "random"])
+@pytest.mark.parametrize("key", ["model_file", "auto_map", "custom_pipelines"])
+def test_code_that_a_config_names_is_refused_whatever_the_library_does(saved, key, weights):
+    config(saved, **{key: "evil.py"})
+    assert f"config.json: {key}: asks for a custom module" in refusal(saved, weights)
+
+
+def test_code_inside_the_language_model_of_a_config_is_refused(saved):
+    config(saved, text_config={"model_file": "evil.py"})
+    assert "model_file: asks for a custom module" in refusal(saved)
+
+
+def test_the_engine_runs_no_code_of_a_model_folder(saved):
+    """The real engine, as the runner starts it."""
+    wire = saved / "ran"
+    (saved / "evil.py").write_text(f"open({str(wire)!r}, 'w')")
+    config(saved, model_file="evil.py")
+    (saved / "prompt.json").write_text('{"tokens": [1, 2]}')
+    done = engine(saved)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].endswith("only models that mlx-lm has are loaded")
+    assert not wire.exists()
+
+
+def engine(folder: Path, weights: str = "real") -> subprocess.CompletedProcess:
+    asked = {
+        "cell": {},
+        "engine": "mlx",
+        "model": {"name": "m", "folder": str(folder), "weights": weights, "dtype": "float32"},
+        "prompt": {"name": "p", "tokens": 2, "path": str(folder / "prompt.json")},
+        "kv_cache": "cat",
+        "cap": "none",
+        "options": {"attention": "fused", "prefill_chunk": "whole"},
+        "protocol": {
+            **{"warmup": 0, "recorded": 1, "generate": 2, "ignore_eos": True, "seed": 0},
+            **{"repeat_penalty": 1, "repeat_window": 8},
+        },
+    }
+    asked["model"]["seed"] = 0
+    file = folder / "request.json"
+    file.write_text(json.dumps(asked))
+    return subprocess.run(
+        [sys.executable, SCRIPTS / "mlx_engine.py", file],
+        cwd=SCRIPTS.parents[1],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+# Pins (5)
+
+
+def test_a_forged_record_in_a_model_folder_is_not_believed(models_folder, real_files):  # noqa: F811
+    """It names its own hashes, and the pins of the matrix beside them."""
+    pinned = {"model.safetensors": "1" * 64}
+    entry = HUB | {"files": pinned}
+    models_folder.put(real_files)
+    files = {
+        name: {"bytes": len(content), "sha256": sha256(content)}
+        for name, content in real_files.items()
+    }
+    record = {
+        **{"name": "tiny", "kind": "hub", "weights": "real", "config_sha256": None},
+        **{"repository": HUB["repository"], "revision": HUB["revision"]},
+        **{"pinned_sha256": pinned, "files": files},
+    }
+    models_folder.put({".made.json": json.dumps(record).encode()})
+    line = models_folder.refused(entry)
+    assert "model.safetensors: is not the file whose sha256 the matrix gives" in line
+
+
+def test_a_damaged_record_in_a_model_folder_is_none(models_folder, real_files):  # noqa: F811
+    for forged in (b"[" * 100_000, b'{"files": {"../../key": {}}}', b"[]"):
+        models_folder.put(real_files)
+        models_folder.put({".made.json": forged})
+        assert "by hand" in models_folder.made(HUB)["source"]
+        models_folder.put({"model.json": forged})
+
+
+def test_a_pin_of_a_file_that_the_hub_does_not_have_is_refused(models_folder, hub):  # noqa: F811
+    entry = HUB | {"files": {"nothing.bin": "0" * 64}}
+    assert "nothing.bin" in models_folder.refused(entry, endpoint=hub.url)
+
+
+def test_files_put_there_by_hand_are_not_called_the_hubs(models_folder, real_files):  # noqa: F811
+    models_folder.put(real_files)
+    assert models_folder.made(HUB)["source"] == "put there by hand, revision not checked"
+
+
+def test_a_record_that_names_files_elsewhere_is_refused(saved):
+    files = {"../m/config.json": {"bytes": 1, "sha256": "0" * 64}}
+    (saved / "model.json").write_text(json.dumps({"name": "m", "files": files}))
+    assert "expected the bytes and sha256 of each file" in refusal(saved)
+
+
+# Names in a model (8), ids (10), sizes (12)
+
+
+def test_a_gguf_with_hidden_characters_in_its_names_is_one_line(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf_bytes({}, {EVIL: ("F32", np.zeros((2, 32)))})[:-28])
+    with pytest.raises(UserError, match="the file is cut short") as error:
+        gguf.read_header(path)
+    assert str(error.value).isprintable() and "\\x1b]0;owned" in str(error.value)
+
+
+@pytest.mark.parametrize("number", [300, 2_000_000_000])
+def test_an_id_beyond_the_vocabulary_never_reaches_the_embedding(saved, number):
+    (saved / "prompt.json").write_text(json.dumps({"tokens": [1, number]}))
+    done = engine(saved, "random")
+    assert done.returncode == 1
+    assert f"token id {number}: the model's vocabulary has 256 ids" in done.stderr
+
+
+def test_a_malformed_gguf_is_refused_before_mlx_reads_it(tmp_path):
+    whole = gguf_bytes(llama_metadata(), llama_tensors("F32"))
+    path = tmp_path / "m.gguf"
+    (tmp_path / "config.json").write_text(json.dumps(SHAPES | {"model_type": "llama"}))
+    for damaged in (
+        whole[:-4096],
+        b"GGUF" + struct.pack("<IQQ", 3, 1, 0) + struct.pack("<Q", 2**62),
+        b"GGUF" + struct.pack("<IQQ", 3, 0, 1) + struct.pack("<QIQ", 0, 8, 2**62),
+    ):
+        path.write_bytes(damaged)
+        assert str(path) in refusal(tmp_path)
+
+
+def test_a_header_is_checked_without_keeping_what_it_holds(tmp_path):
+    path = tmp_path / "m.gguf"
+    path.write_bytes(gguf_bytes(llama_metadata(), llama_tensors("F32")))
+    header = gguf.read_header(path, keep=False)
+    assert header.metadata["tokenizer.ggml.tokens"] is None
+    assert header.shapes == gguf.read_header(path).shapes
+
+
+@pytest.mark.parametrize("said", [{"Fixed": 10**9}, "BatchLongest"])
+def test_a_tokenizer_that_pads_is_not_followed(tmp_path, said):
+    tokenizer = {
+        "version": "1.0",
+        "padding": {
+            **{"strategy": said, "direction": "Right", "pad_to_multiple_of": None},
+            **{"pad_id": 0, "pad_type_id": 0, "pad_token": "a"},
+        },
+        "truncation": {
+            **{"max_length": 1, "strategy": "LongestFirst", "stride": 0, "direction": "Right"},
+        },
+        "pre_tokenizer": {"type": "Whitespace"},
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"},
+    }
+    done = cut(tmp_path, tokenizer)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "out.json").read_text())["tokens"] == [0, 1, 0]
+
+
+@pytest.mark.slow
+def test_a_tokenizer_that_makes_gibibytes_of_a_word_ends(tmp_path):
+    more = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100_000}
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    normalizer = {"type": "Sequence", "normalizers": [more, more]}
+    tokenizer = {"version": "1.0", "normalizer": normalizer, "model": model}
+    done = cut(tmp_path, tokenizer)
+    assert done.returncode not in (0, -9)
+    assert not (tmp_path / "out.json").exists()
+
+
+def cut(folder: Path, tokenizer: dict) -> subprocess.CompletedProcess:
+    files = {
+        "tokenizer.json": json.dumps(tokenizer).encode(),
+        "config.json": json.dumps(SHAPES).encode(),
+    }
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    record = {
+        name: {"bytes": len(content), "sha256": sha256(content)} for name, content in files.items()
+    }
+    (folder / "model.json").write_text(json.dumps({"name": "m", "files": record}))
+    (folder / "corpus.txt").write_text("a b a b")
+    arguments = ["--corpus", "corpus.txt", "--model-folder", ".", "--tokens", "3"]
+    return subprocess.run(
+        [sys.executable, SCRIPTS / "cut_prompt.py", *arguments, "--out", "out.json"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("deep", ["config.json", "model.json"])
+def test_a_record_of_a_hundred_thousand_brackets_is_one_line(saved, deep):
+    (saved / deep).write_text('{"a":' + "[" * 100_000)
+    assert "nested too deeply" in refusal(saved)
+
+
+def test_a_pipe_in_a_model_folder_is_not_waited_for(saved):
+    (saved / "config.json").unlink()
+    os.mkfifo(saved / "config.json")
+    assert "config.json: expected a regular file" in refusal(saved)
+
+
+def header(tensor: dict) -> bytes:
+    text = json.dumps({"model.norm.weight": tensor}).encode()
+    return struct.pack("<Q", len(text)) + text
+
+
+HEADERS = {
+    "a header of 2⁶⁰ bytes": struct.pack("<Q", 1 << 60) + b"{}",
+    "a header longer than the file": struct.pack("<Q", 100) + b"{}",
+    "a header that is no JSON": struct.pack("<Q", 4) + b"evil",
+    "a tensor of 2⁶² bytes": header(
+        {"dtype": "F32", "shape": [1 << 40, 1 << 20], "data_offsets": [0, 1 << 62]}
+    ),
+    "a tensor beyond the file": header(
+        {"dtype": "F32", "shape": [1024], "data_offsets": [0, 4096]}
+    ),
+}
+
+
+@pytest.mark.parametrize("case", HEADERS)
+def test_safetensors_with_absurd_sizes_are_refused_in_one_line(tmp_path, case):
+    (tmp_path / "model.safetensors").write_bytes(HEADERS[case])
+    (tmp_path / "config.json").write_text(TINY_MODEL)
+    assert str(tmp_path) in refusal(tmp_path)

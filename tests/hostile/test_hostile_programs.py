@@ -1,0 +1,364 @@
+"""Another program counts with everything that it has started: its peak, the guard, its end, and
+what it prints. It sees no secrets, and it ends whatever becomes of its runner.
+"""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from cells import NAMES, Cell
+from conftest import Project
+from stranger import EVIL, hidden
+
+from kvpeak.base.errors import Unavailable
+from kvpeak.experiment.preparation import lacks_its_programs
+from kvpeak.runner.capped import Capped
+from kvpeak.system import leash
+from kvpeak.system.programs import run_program
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
+# Touches so many MiB, holds them while it is sampled, and writes the table.
+PROGRAM = """#!{python}
+import sys, time
+held = bytearray({mib} << 20)
+held[::4096] = b"x" * len(held[::4096])
+time.sleep(0.6)
+with open(sys.argv[1], "w") as table:
+    print("p,g,rate", "64,9,100", "64,9,100", "64,9,100", sep="\\n", file=table)
+"""
+
+
+@pytest.fixture
+def command(tmp_path):
+    """A cell of a program that is a shell script; `command(script)` makes it, with `program` beside
+    it.
+    """
+
+    def make(script: str, mib: int = 600) -> Cell:
+        source = tmp_path / ".kvpeak/engines/made-up/source"
+        source.mkdir(parents=True)
+        for name, text in (
+            ("wrapper", f"#!/bin/bash\n{script}\n"),
+            ("program", PROGRAM.format(python=sys.executable, mib=mib)),
+        ):
+            (source / name).write_text(text)
+            (source / name).chmod(0o755)
+        wrapper = source / "wrapper"
+        record = {
+            "program": str(wrapper),
+            "program_sha256": hashlib.sha256(wrapper.read_bytes()).hexdigest(),
+            "revision": "0" * 40,
+            "toolchain": {},
+        }
+        (source.parent / "engine.json").write_text(json.dumps(record))
+        columns = {"prompt_tokens": "p", "generated_tokens": "g", "prefill_tok_s": "rate"}
+        output = {"file": "{out}/t.csv", "format": "csv", "columns": columns}
+        external = {
+            "program": str(wrapper),
+            "folder": str(source),
+            "run": ["wrapper", "{out}/t.csv"],
+            "output": output,
+        }
+        cell = Cell(tmp_path)
+        protocol = {"warmup": 1, "recorded": 2, "generate": 9, "seed": 0}
+        asked = {
+            "engine": "command",
+            "external": external,
+            "protocol": protocol,
+            "cell": NAMES | {"round": 1},
+        }
+        cell.asked = asked
+        return cell
+
+    return make
+
+
+def test_a_shell_wrapper_around_a_program_measures_the_program(command):
+    cell = command('./program "$1"; true')
+    done = cell.run(**cell.asked)
+    assert done.returncode == 0, done.stderr
+    memory = cell.record()["memory"]
+    assert memory["peak_footprint_mib"] == pytest.approx(600 + 8, rel=0.02)  # with the interpreter
+    assert "lower bound" in memory["peak_footprint_source"]
+
+
+def test_what_leaves_the_session_counts_and_ends_with_it(command):
+    cell = command('setsid ./program "$1" & echo $! > pid; sleep 0.4; exit 0')
+    done = cell.run(**cell.asked)
+    assert done.returncode == 1  # it was killed before it wrote its table
+    assert "the engine wrote no such file" in done.stderr
+    pid = int((cell.folder / ".kvpeak/engines/made-up/source/pid").read_text())
+    assert not psutil.pid_exists(pid)
+
+
+def test_the_guard_stops_a_wrapper_for_what_its_program_holds(command):
+    from kvpeak.system.machine import available_mib
+
+    cell = command('./program "$1"; true')
+    limits = {"guard_fraction": 400 / available_mib()}
+    assert cell.run(**cell.asked, limits=limits).returncode == 0
+    record = cell.record()
+    assert record["outcome"] == "guard"
+    assert record["memory"]["peak_footprint_mib"] < 620
+
+
+def test_a_flood_of_messages_keeps_its_beginning_and_its_end(command):
+    flood = "head -c 100000000 /dev/zero | tr '\\0' x"
+    cell = command(f'echo first >&2; {flood} >&2; echo last >&2; {flood}; ./program "$1"', mib=1)
+    assert cell.run(**cell.asked).returncode == 0
+    attempt = cell.attempts()[0]
+    messages = (attempt / "stderr.txt").read_bytes()
+    assert len(messages) < 17 << 20 and (attempt / "stdout.txt").stat().st_size < 17 << 20
+    assert messages.startswith(b"first\n") and messages.endswith(b"last\n")
+    assert b"bytes left out" in messages
+
+
+def test_a_short_log_is_kept_as_it_is(tmp_path):
+    with Capped(tmp_path / "log", most=10) as log:
+        log.write(b"0123456")
+        log.write(b"789abc")
+    assert (tmp_path / "log").read_bytes() == b"0123456789abc"
+
+
+def test_another_program_sees_no_secrets(command, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "secret")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    monkeypatch.setenv("LC_TOKEN", "secret")
+    cell = command('env > seen; ./program "$1"', mib=1)
+    cell.environment = os.environ | {"TMPDIR": str(cell.folder)}
+    assert cell.run(**cell.asked).returncode == 0
+    seen = (cell.folder / ".kvpeak/engines/made-up/source/seen").read_text()
+    assert "PATH=" in seen and "secret" not in seen
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def gone(pid: int) -> bool:
+    """Whether the process ends; one that stays is noticed after a while."""
+    deadline = time.monotonic() + 30
+    while alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return not alive(pid)
+
+
+# A process that has left the session of its engine, and its own parent.
+DAEMON = """
+load()
+start = 'setsid sleep 1000 & echo $! > daemon.new; mv daemon.new daemon'
+subprocess.run(["sh", "-c", start])
+begin(0)
+time.sleep(1000)
+"""
+
+
+def with_daemon(cell: Cell) -> tuple[subprocess.Popen, int]:
+    """A runner whose engine hangs, and the process that the engine has left behind."""
+    cell.engine(DAEMON)
+    runner = cell.start()
+    while "prefill-0" not in runner.stderr.readline():
+        assert runner.poll() is None
+    return runner, int((cell.folder / "daemon").read_text())
+
+
+def test_what_left_the_session_ends_with_a_runner_that_is_killed(tmp_path):
+    runner, daemon = with_daemon(Cell(tmp_path))
+    assert alive(daemon)
+    runner.kill()
+    runner.communicate()
+    assert gone(daemon)
+
+
+def test_a_runner_that_is_stopped_has_a_time_limit(tmp_path):
+    """An engine may stop its runner; then nobody is left to look at the clock but the leash."""
+    reading, writing = os.pipe()
+    code = """
+import os, signal, subprocess, sys
+from kvpeak.system import leash
+leash.LATE_S = 0.1
+tied = leash.Leash(0.2)
+start = ["sleep", "1000"]
+env = tied.marked(dict(os.environ))
+child = subprocess.Popen(start, start_new_session=True, preexec_fn=tied.tie, env=env)
+os.write(int(sys.argv[1]), str(child.pid).encode())
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+    scripts = Path(__file__).parents[2] / "workflow/scripts"
+    runner = subprocess.Popen(
+        [sys.executable, "-c", code, str(writing)],
+        pass_fds=[writing],
+        env=os.environ | {"PYTHONPATH": str(scripts)},
+    )
+    try:
+        assert gone(int(os.read(reading, 100)))
+        assert psutil.Process(runner.pid).status() == psutil.STATUS_STOPPED
+    finally:
+        runner.kill()
+        runner.wait()
+        os.close(reading)
+        os.close(writing)
+
+
+def test_a_leash_that_is_let_go_ends_nothing():
+    tied = leash.Leash(60)
+    child = subprocess.Popen(["sleep", "1000"], start_new_session=True, preexec_fn=tied.tie)
+    tied.release()
+    assert child.poll() is None
+    child.kill()
+    child.wait()
+
+
+def test_a_program_that_closes_its_pipes_is_watched_to_its_end(command):
+    cell = command('exec >&- 2>&-; ./program "$1"', mib=50)
+    assert cell.run(**cell.asked).returncode == 0
+    assert cell.record()["memory"]["peak_footprint_mib"] > 50
+
+
+def test_a_name_that_imitates_a_record_of_the_kernel_changes_no_number(command):
+    """The system tells a process's name beside its numbers, in one line."""
+    cell = command('exec -a "x) R 1 1 1 (" ./program "$1"', mib=50)
+    program = cell.folder / ".kvpeak/engines/made-up/source/program"
+    named = "open('/proc/self/comm', 'w').write(') R 1 (')"
+    program.write_text(program.read_text().replace("held = ", f"{named}\nheld = "))
+    assert cell.run(**cell.asked).returncode == 0
+    assert 50 < cell.record()["memory"]["peak_footprint_mib"] < 90
+
+
+def test_events_without_end_are_stopped_and_not_kept(tmp_path):
+    cell = Cell(tmp_path)
+    cell.engine("load(); begin(0)\nwhile True: say('run_started', run=0, warmup=True)")
+    done = cell.run(limits={"timeout_s": 60})
+    assert done.returncode == 1
+    assert "event run_started where prefilled was expected" in done.stderr
+    assert (cell.attempts()[0] / "events.jsonl").stat().st_size < 17 << 20
+
+
+def test_what_an_engine_says_is_plain_text_on_the_terminal_and_in_the_log(tmp_path):
+    cell = Cell(tmp_path)
+    evil = EVIL.replace("\ud800", "")
+    cell.engine(f"load(); sys.stderr.write({evil!r}); sys.stderr.flush(); sys.exit(1)")
+    said = cell.run().stderr
+    assert "\\x1b]0;owned\\x07" in said.splitlines()[-1]
+    assert not hidden(said)
+    assert not hidden((cell.attempts()[0] / "runner.log").read_text())
+
+
+def test_secrets_of_the_environment_are_in_no_record_and_no_log(command, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_very_secret")
+    cell = command('env >&2; ./program "$1"', mib=1)
+    cell.environment = os.environ | {"TMPDIR": str(cell.folder)}
+    done = cell.run(**cell.asked)
+    assert done.returncode == 0, done.stderr
+    files = [file for file in cell.folder.glob("results/**/*") if file.is_file()]
+    assert len(files) > 5
+    assert not [file for file in files if "hf_very_secret" in file.read_text(errors="replace")]
+
+
+def test_an_engine_that_writes_through_the_file_of_the_moment_reaches_nothing(tmp_path):
+    """Results from elsewhere may hold a link under the name that the runner writes most often."""
+    cell = Cell(tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    now = tmp_path / "results/logs/made-up/m/p/cat/none/default/now.txt"
+    now = now.parent / "r1" / now.name
+    now.parent.mkdir(parents=True)
+    now.symlink_to(tmp_path / "mine")
+    cell.engine("answer()")
+    assert cell.run().returncode == 0
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+# Builds
+
+
+def test_a_program_that_does_not_end_is_ended_with_what_left_its_session(tmp_path):
+    start = "setsid sleep 1000 & echo $! > daemon; sleep 1000"
+    with pytest.raises(Unavailable, match=r"not finished after 0\.5 s"):
+        run_program(["sh", "-c", start], 0.5, folder=tmp_path)
+
+
+@pytest.fixture
+def repository(tmp_path) -> dict[str, str]:
+    """A repository whose program is a script, as an entry of the matrix."""
+    folder = tmp_path / "repository"
+    folder.mkdir()
+    (folder / "x").write_text("#!/bin/sh\n")
+    (folder / "x").chmod(0o755)
+    identity = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init", "--quiet"], ["add", "x"], [*identity, "commit", "--quiet", "-m", "x"]):
+        subprocess.run(["git", "-C", folder, *words], check=True)
+    asked = ["git", "-C", folder, "rev-parse", "HEAD"]
+    revision = subprocess.run(asked, capture_output=True, text=True).stdout.strip()
+    return {"repository": str(folder), "revision": revision, "run": ["x"]}
+
+
+def build(project: Project, entry: dict) -> subprocess.CompletedProcess:
+    out = "results/engines/x/engine.json"
+    program = "workflow/scripts/build_engine.py"
+    arguments = ["--commit", "x", "--entry", json.dumps(entry), "--out", out]
+    return subprocess.run(
+        [sys.executable, program, *arguments],
+        cwd=project.folder,
+        env=os.environ | {"HF_TOKEN": "hf_very_secret", "TMPDIR": str(project.folder)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_build_sees_no_secrets(project, repository):
+    done = build(project, repository | {"build": ["sh", "-c", "env > seen"]})
+    assert done.returncode == 0, done.stderr
+    seen = project.read(".kvpeak/engines/x/source/seen")
+    assert "PATH=" in seen and "hf_very" not in seen
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"repository": "ext::sh -c touch% executed"},
+        {"repository": "--upload-pack=touch executed"},
+        {"revision": "--output=executed"},
+    ],
+    ids=["a transport that is a command", "an option as the address", "an option as the revision"],
+)
+def test_git_takes_no_command_and_no_option_from_an_entry(project, repository, changes):
+    done = build(project, repository | changes)
+    assert done.returncode in (1, 69)
+    assert "Traceback" not in done.stderr
+    assert not [*project.folder.rglob("executed*")]
+
+
+def test_a_foreign_build_is_not_started(project, repository, monkeypatch):
+    """Its record lies in results/, its program does not; a copy that differs is another build's."""
+    monkeypatch.chdir(project.folder)
+    assert build(project, repository).returncode == 0
+    record = Path("results/engines/x/engine.json")
+    assert not lacks_its_programs(record)
+    record.write_text(record.read_text().replace('"x"', '"y"', 1))
+    assert lacks_its_programs(record)
+
+
+def test_a_program_that_was_changed_after_its_build_is_not_started(command):
+    cell = command('./program "$1"', mib=1)
+    wrapper = cell.folder / ".kvpeak/engines/made-up/source/wrapper"
+    wrapper.write_text(wrapper.read_text() + "touch executed\n")
+    done = cell.run(**cell.asked)
+    assert done.returncode == 1
+    assert "is not the program that was built" in done.stderr
+
+
+def test_signals_that_a_program_ignores_end_it_all_the_same(command):
+    cell = command("trap '' TERM INT HUP; while :; do sleep 1; done")
+    limits = {"timeout_s": 0.5, "grace_s": 0.1}
+    assert cell.run(**cell.asked, limits=limits).returncode == 0
+    assert cell.record()["outcome"] == "timeout"

@@ -1,0 +1,358 @@
+"""A stranger's folder of results: every command that reads it reads it, nothing of it is executed,
+nothing is written outside, and terminal and page show plain text.
+"""
+
+import csv
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import stranger
+from conftest import Project
+from stranger import EVIL, hidden
+
+from kvpeak.analysis.aggregate import gather, read_plan
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import check_links, write_text
+from kvpeak.base.layout import PLAN, environment_record, local_copy
+from kvpeak.cli import start
+from kvpeak.experiment.preparation import lacks_its_programs
+
+KVPEAK = Path(sys.executable).with_name("kvpeak")
+TABLES = ("plan.csv", "summary.csv", "processes.csv", "runs.csv")
+TEXTS = (
+    *("detail", "flags", "machine", "versions", "loop", "attention", "env", "blas", "gpu"),
+    *("energy_source", "harness", "dirty", "peak_source", "weights", "started_at"),
+)
+
+
+class Home:
+    """A home folder with a project in it, whose results are a stranger's."""
+
+    def __init__(self, project: Project, folder: Path):
+        self.folder, self.wire = folder, folder / "executed"
+        self.project = Project(folder / "project")
+        shutil.move(project.folder, self.project.folder)
+        self.mine = folder / ".bashrc"
+        self.mine.write_text("mine\n")
+        self.results = self.project.folder / "results"
+
+    def run(self, *command: object, code: int = 0) -> str:
+        """What a program says on both streams, of which every character can be seen."""
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=self.project.folder,
+            env=self.project.environment | {"HOME": str(self.folder)},
+            capture_output=True,
+            timeout=300,
+            check=False,
+        )
+        said = (done.stdout + done.stderr).decode("utf-8", "surrogateescape")
+        assert done.returncode == code, said
+        assert "Traceback" not in said
+        assert not hidden(said), said
+        return said
+
+    def kvpeak(self, *arguments: object, code: int = 0) -> str:
+        return self.run(KVPEAK, *arguments, code=code)
+
+    def step(self, name: str, *arguments: object) -> str:
+        return self.run(sys.executable, f"workflow/scripts/{name}.py", *arguments)
+
+    def snakemake(self, *arguments: str, code: int = 0) -> str:
+        return self.run(*self.project.command("--config", "partial=true", *arguments), code=code)
+
+    def cells(self) -> list[Path]:
+        return sorted(file.parent for file in self.results.glob("cells/**/cell.json"))
+
+    def unharmed(self) -> None:
+        """Nothing was executed, and nothing was written outside the project."""
+        assert not self.wire.exists()
+        assert self.mine.read_text() == "mine\n"
+        found = {path.name for path in self.folder.iterdir()}
+        assert found <= {"project", ".bashrc", ".cache", ".config"}  # of matplotlib
+
+
+@pytest.fixture
+def home(measured, tmp_path) -> Home:
+    (tmp_path / "home").mkdir()
+    return Home(measured, tmp_path / "home")
+
+
+def shown(text: str) -> str:
+    """What a page shows besides the scripts that make its charts and tables work."""
+    return re.sub(r"<(script|style)[^>]*>.*?</\1>", "", text, flags=re.DOTALL)
+
+
+def plain_documents(home: Home) -> None:
+    """Every document and table that was made holds plain text, no link, no formula."""
+    folder = home.project.folder
+    made = [
+        *folder.glob("*.md"),
+        *folder.glob("*.csv"),
+        *folder.glob("report/*.*"),
+        *folder.glob("report/figures/*"),
+        *(file for file in folder.glob("docs/**/*") if file.is_file()),
+    ]
+    assert len(made) > 10
+    for file in made:
+        if file.is_symlink():
+            continue
+        text = shown(file.read_text(encoding="utf-8"))
+        assert not hidden(text), file
+        if file.suffix == ".html":
+            assert "<script" not in text and 'href="javascript' not in text
+            assert not re.search(r"(href|src)=.http://evil", text)
+        if file.suffix == ".csv":
+            fields = [field for row in csv.reader(text.splitlines()) for field in row]
+            assert not [field for field in fields if re.match(r"[=@]|[+-](?![\d.])", field)], file
+
+
+def test_a_strangers_results_are_read_and_nothing_of_them_is_executed(home):
+    """An interpreter, a mirror, links, surrogates, formulas, escapes, damage: all at once."""
+    stranger.put_programs(home.results, "mlx-0.31.1", home.wire)
+    stranger.put_links(home.project.folder, home.mine)
+    first, *others = home.cells()
+    stranger.put_text(first / "cell.json")
+    stranger.put_damage(others)
+    said = home.step("aggregate")
+    assert "engine.method: ['live']: expected text; delete results/cells/" in said
+    assert "cell.json: nested too deeply; delete results/cells/" in said
+    for name in ("plot", "render", "page"):
+        home.step(name)
+    home.kvpeak("compare", "results", "results")
+    home.kvpeak("compare", "results", "results", "--out", "comparison.csv")
+    home.kvpeak("failed")
+    assert "left out: " in home.kvpeak("publish", "a")
+    home.kvpeak("compare", "docs/findings/a/results", "results", "--out", "comparison.md")
+    home.snakemake("--report", "report.html")
+    assert "evil.example/x)" not in shown(home.project.read("report.html"))
+    plain_documents(home)
+    home.unharmed()
+
+
+def test_a_strangers_tables_are_plain_text_wherever_they_are_shown(home):
+    """Without the records that they were made from: every text of theirs, and a column's name."""
+    text = EVIL.replace("\ud800", "")
+    for name in TABLES:
+        with (home.results / name).open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        rows = [row | dict.fromkeys(row.keys() & set(TEXTS), text) | {text: text} for row in rows]
+        with (home.results / name).open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    for name in ("plot", "render", "page"):
+        home.step(name)
+    home.kvpeak("compare", "results", "results")
+    home.kvpeak("compare", "results", "results", "--out", "comparison.csv")
+    home.kvpeak("publish", "a")
+    shutil.rmtree(home.project.folder / "docs/findings/a/results")  # as the stranger wrote them
+    plain_documents(home)
+
+
+def test_names_that_are_formulas_for_a_figure_are_text(home):
+    """Dollars begin a formula in the library that draws."""
+    for name in TABLES:
+        table = home.results / name
+        table.write_text(table.read_text().replace(",tiny,", ",$\\frac{$,"))
+    home.step("plot")
+    for figure in home.project.folder.glob("report/figures/*.svg"):
+        subprocess.run(
+            [
+                sys.executable,
+                "-c",
+                "import sys, xml.dom.minidom as x; x.parse(sys.argv[1])",
+                figure,
+            ],
+            check=True,
+        )
+
+
+# Programs in results/ (2)
+
+
+def test_a_foreign_environment_is_made_again_and_not_taken(home, monkeypatch):
+    stranger.put_programs(home.results, "mlx-0.31.1", home.wire)
+    monkeypatch.chdir(home.project.folder)
+    record = environment_record("mlx-0.31.1")
+    assert lacks_its_programs(record)
+    assert not lacks_its_programs(environment_record("mlx-0.32.4"))  # it is that of this process
+    write_text(local_copy(record), record.read_text().replace("0.31.1", "0.31.2"))
+    assert lacks_its_programs(record)
+    write_text(local_copy(record), record.read_text())
+    assert not lacks_its_programs(record)
+
+
+def test_a_foreign_resolution_is_not_read(home, monkeypatch):
+    """What is installed is decided by .kvpeak/resolutions, which is made here."""
+    from kvpeak.environments.resolve import known
+
+    stranger.put_programs(home.results, "mlx-0.31.1", home.wire)
+    monkeypatch.chdir(home.project.folder)
+    assert known("mlx-0.31.1", {"mlx": "0.31.1"}) is None
+
+
+@pytest.mark.parametrize("setting", ["core.fsmonitor", "core.hooksPath", "protocol.ext.allow"])
+def test_git_runs_nothing_that_a_mirror_names(home, setting, monkeypatch):
+    from kvpeak.system.git import git, git_or_nothing
+
+    folder = home.folder / "repository"
+    git("init", "--quiet", str(folder))
+    hooks = folder / ".git/hooks"
+    stranger.tripwire(hooks / "post-checkout", home.wire)
+    stranger.tripwire(folder / "monitor", home.wire)
+    value = {"core.fsmonitor": folder / "monitor", "core.hooksPath": hooks}.get(setting, "always")
+    git("config", setting, str(value), folder=folder)
+    git("config", "remote.origin.url", f"ext::{folder}/monitor", folder=folder)
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    git("status", folder=folder)
+    git(*identity, "commit", "--quiet", "--allow-empty", "--message", "x", folder=folder)
+    git("checkout", "--quiet", "--detach", "HEAD", folder=folder)
+    git_or_nothing("remote", "update", folder=folder)
+    assert not home.wire.exists()
+
+
+# Writing through links (3)
+
+
+@pytest.mark.parametrize("name", ["summary.csv", ".summary.csv.tmp"])
+def test_a_link_in_place_of_a_table_is_replaced_and_not_followed(home, name):
+    table = home.results / name
+    table.unlink(missing_ok=True)
+    table.symlink_to(home.mine)
+    home.step("aggregate")
+    assert not (home.results / "summary.csv").is_symlink()
+    home.unharmed()
+
+
+def test_a_link_in_place_of_a_log_is_not_followed(home):
+    log = home.results / "logs/aggregate.log"
+    log.unlink()
+    log.symlink_to(home.mine)
+    home.snakemake("--force", "results/summary.csv")
+    home.unharmed()
+
+
+def test_a_folder_of_results_that_is_a_link_elsewhere_is_refused(home):
+    outside = home.folder / ".config"
+    outside.mkdir()
+    shutil.rmtree(home.results / "logs")
+    (home.results / "logs").symlink_to(outside)
+    assert "results/logs: a link that leads out of results" in home.snakemake(code=1)
+    assert list(outside.iterdir()) == []
+
+
+def test_links_inside_the_results_are_no_fault(tmp_path):
+    (tmp_path / "a/b").mkdir(parents=True)
+    (tmp_path / "c").symlink_to("a/b")
+    (tmp_path / "file").symlink_to("/etc/hostname")
+    (tmp_path / "circle").symlink_to("circle")
+    check_links(tmp_path)
+    (tmp_path / "a/b/out").symlink_to("/")
+    with pytest.raises(UserError, match="a/b/out: a link that leads out of"):
+        check_links(tmp_path)
+
+
+def test_taking_a_result_away_writes_through_no_link(home):
+    """The folder of its start keeps a copy, under a name that the stranger's record says."""
+    first, *_ = home.cells()
+    record = first / "cell.json"
+    record.write_text(record.read_text().replace('"outcome": "ok"', '"outcome": "oom"', 1))
+    kept = home.results / json.loads(record.read_text())["log"].removeprefix("results/")
+    key = home.folder / "authorized_keys"
+    for name in ("cell.json", "runs.csv", "memory.csv"):
+        (kept / name).unlink()
+        (kept / name).symlink_to(key)
+    home.kvpeak("failed", "--rerun", "oom")
+    assert not key.exists()
+    assert not first.joinpath("runs.csv").exists()
+
+
+# One bad record (11)
+
+DAMAGE = {
+    "a method that is a list": lambda said: said["engine"].update(method=["live"]),
+    "a lone surrogate": lambda said: said.update(detail="\ud800"),
+    "flags that are no list": lambda said: said.update(flags={"a": 1}),
+    "events that are numbers": lambda said: said.update(events=[1, 2]),
+    "a peak that is a word": lambda said: said["memory"].update(peak_footprint_mib="large"),
+    "no request": lambda said: said.pop("request"),
+    "versions that are a list": lambda said: said["engine"].update(versions=["mlx"]),
+}
+HARMLESS = ("a lone surrogate", "no request")  # text that is spelled, and what is optional
+
+
+@pytest.mark.parametrize("case", DAMAGE)
+def test_a_bad_record_costs_its_own_row_and_is_named(home, case, monkeypatch):
+    monkeypatch.chdir(home.project.folder)
+    record = home.cells()[0] / "cell.json"
+    said = json.loads(record.read_text())
+    DAMAGE[case](said)
+    record.write_text(json.dumps(said, indent=1))
+    tables, measured, problems = gather(read_plan(PLAN))
+    assert measured == 4
+    assert [
+        line for line in problems if str(record.relative_to(home.project.folder)) not in line
+    ] == []
+    assert (len(problems) == 1) == (case not in HARMLESS)
+    assert tables["summary.csv"].count("unreadable,") == len(problems)
+    for line in problems:
+        assert line.isprintable()
+
+
+@pytest.mark.parametrize("name", ["cell.json", "runs.csv", "memory.csv"])
+def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(home, name):
+    cell = home.cells()[0]
+    (cell / name).unlink()
+    os.mkfifo(cell / name)
+    said = home.step("aggregate")
+    assert (f"{name}: expected a regular file" in said) == (name != "memory.csv")
+    home.kvpeak("failed")
+
+
+@pytest.mark.parametrize("name", ["plan.csv", "summary.csv", "runs.csv"])
+def test_a_pipe_or_a_broken_table_given_to_compare_is_one_line(home, name, monkeypatch, capsys):
+    monkeypatch.chdir(home.project.folder)
+    table = home.results / name
+    table.unlink()
+    os.mkfifo(table)
+    assert start(["compare", "results", "results"]) == 1
+    assert "expected a regular file" in capsys.readouterr().err
+    table.unlink()
+    table.write_text('commit\n"\x1b[31m')
+    assert start(["compare", "results", "results"]) == 1
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1 and not hidden(said) and f"results/{name}: " in said
+
+
+# Commands to be copied, addresses, formulas (12)
+
+
+def test_reproduce_quotes_what_a_shell_would_read(home):
+    matrix = "config/m;touch executed.yaml"
+    shutil.copy(home.project.folder / "config/matrix.yaml", home.project.folder / matrix)
+    home.step("render", "--matrix", matrix)
+    lines = home.project.read("report/details.md").splitlines()
+    (made,) = [line for line in lines if line.startswith("    make finding")]
+    assert shlex.split(made)[-1] == f"MATRIX={matrix}"
+
+
+def test_what_a_stranger_wrote_is_no_command_line_in_failed(home):
+    """Cause and log are printed as they are recorded."""
+    first, *_ = home.cells()
+    said = json.loads((first / "cell.json").read_text())
+    said = {key: said[key] for key in said if key not in ("detail", "log")} | {
+        "outcome": "oom",
+        "detail": EVIL,
+        "log": EVIL,
+    }
+    ordered = {"cell": said.pop("cell"), "outcome": said.pop("outcome")} | said
+    (first / "cell.json").write_text(json.dumps(ordered, indent=1))
+    assert "\\x1b]0;owned" in home.kvpeak("failed")

@@ -4,6 +4,7 @@ outside the project.
 
 import copy
 import json
+import os
 import re
 import subprocess
 import sys
@@ -15,12 +16,15 @@ from conftest import TINY_MATRIX, TINY_MODEL
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
+from stranger import hidden
 from test_matrix import BASE
 
+from kvpeak.cli import start
 from kvpeak.experiment.config_file import ConfigError, load_yaml
 from kvpeak.experiment.matrix import Matrix, load_matrix
 
 ROOT = Path(__file__).parents[2]
+COLUMNS = ("prompt_tokens", "generated_tokens")  # that a command's table has to have
 NASTY = [
     "../x",
     "/etc/passwd",
@@ -212,3 +216,136 @@ def test_what_engines_and_machines_say_is_text_in_the_finding(measured):
         return shape()
 
     assert finding_with(EVIL) == finding_with("plain words")
+
+
+def said_of(data: object, tmp_path, capsys, *arguments: str) -> tuple[int, str]:
+    """The exit code of `kvpeak plan` on such a matrix, and what it says on both streams."""
+    file = tmp_path / "matrix.yaml"
+    file.write_text(yaml.safe_dump(data, allow_unicode=True))
+    code = start(["plan", "--matrix", str(file), *arguments])
+    said = capsys.readouterr()
+    assert not hidden(said.out + said.err)
+    return code, said.out + said.err
+
+
+@pytest.mark.parametrize("place", ["top", "variants", "commits", "models"])
+def test_what_cannot_be_seen_in_a_key_is_spelled(place, tmp_path, capsys):
+    key = "a\x1b]0;owned\x07\u202eb"
+    data = copy.deepcopy(BASE)
+    (data if place == "top" else data[place])[key] = {}
+    code, said = said_of(data, tmp_path, capsys)
+    assert code == 1 and said.count("\n") == 1
+    assert "a\\x1b]0;owned\\x07\\u202eb" in said
+
+
+def test_the_plan_says_what_would_be_executed_and_executes_nothing(tmp_path, capsys):
+    """Every program, package and variable that a stranger's matrix brings along."""
+    wire = tmp_path / "executed"
+    touch = ["sh", "-c", f"touch {wire}"]
+    program = {
+        **{"engine": "command", "repository": f"ext::touch {wire}".replace(" ", "%20")},
+        **{"revision": "0123456", "build": touch, "verify": touch},
+        "run": ["bin/x", "{kv_cache}", f"; touch {wire}"],
+        "needs": {"programs": ["sh"]},
+        "output": {"file": "{out}/t.csv", "columns": dict.fromkeys(COLUMNS, "c")},
+    }
+    data = copy.deepcopy(BASE)
+    data["commits"] |= {
+        "program": program,
+        "packages": {"engine": "mlx", "packages": {"mlx": "0.0.1", "evil": "6.6.6"}},
+        "git": {"engine": "mlx", "packages": {"evil": "git+https://evil.example/x@0123456"}},
+    }
+    data["variants"]["evil"] = {"env": {"MLX_X": "1"}, "pool": "candle"}
+    code, said = said_of(data, tmp_path, capsys)
+    assert code == 0, said
+    lines = [line.strip() for line in said.partition("It brings to be executed:\n")[2].splitlines()]
+    for line in (
+        f"commit program: clones ext::touch%20{wire} at 0123456",
+        "commit program: starts sh --version",
+        f"commit program: builds with sh -c 'touch {wire}'",
+        f"commit program: checks the build with sh -c 'touch {wire}'",
+        f"commit program: runs bin/x '{{kv_cache}}' '; touch {wire}'",
+        "commit git: installs evil git+https://evil.example/x@0123456, and what they depend on",
+        "variant evil: sets MLX_X=1",
+        "pools: compiles kvpeak's own buffer pools with this machine's C++ compiler",
+    ):
+        assert line in lines
+    assert any(line.startswith("commit packages: installs evil 6.6.6, mlx 0.0.1") for line in lines)
+    assert not wire.exists()
+
+
+def test_a_matrix_that_brings_nothing_says_so(tmp_path, capsys):
+    data = copy.deepcopy(BASE) | {"commits": {"mlx-a": {"engine": "mlx"}}, "caps": ["none"]}
+    data["compare"] = []
+    code, said = said_of(data, tmp_path, capsys)
+    assert code == 0, said
+    assert "It brings no program and no package of its own." in said
+
+
+def test_snakemake_says_what_would_be_executed_before_it_does_anything(project):
+    """Even resolving a package's versions may run its code."""
+    evil = {"engine": "mlx", "packages": {"evil": "git+https://127.0.0.1:9/x@0123456"}}
+    project.set_matrix(TINY_MATRIX | {"commits": {"evil": evil}, "compare": []})
+    lines = project.snakemake("-n").stdout.splitlines()
+    (listed,) = [n for n, line in enumerate(lines) if line.startswith("commit evil: installs evil")]
+    (resolved,) = [n for n, line in enumerate(lines) if line.startswith("resolving the env")]
+    assert listed < resolved
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "git+https://me:pw@evil.example/x@0123456",
+        "git+https://token@evil.example/x@0123456",
+        "git+ssh://git:pw@evil.example/x@0123456",
+        "git+https://evil.example/x?token=pw@0123456",
+    ],
+)
+def test_a_secret_in_the_address_of_a_package_is_refused_and_not_repeated(address):
+    commits = {"mlx-a": {"engine": "mlx", "packages": {"mlx": address}}}
+    with pytest.raises(ConfigError, match=r"packages\.mlx: holds a user, a password") as error:
+        Matrix(copy.deepcopy(BASE) | {"commits": commits, "compare": []}, "matrix.yaml")
+    assert "pw@" not in str(error.value) and "token" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["LD_PRELOAD", "PATH", "PYTHONPATH", "OPENSSL_CONF", "GCONV_PATH", "NODE_OPTIONS"]
+)
+def test_a_variable_that_makes_programs_load_code_is_refused(name):
+    variants = BASE["variants"] | {"evil": {"env": {name: "1"}}}
+    with pytest.raises(ConfigError, match=f"variants.evil.env.{name}: may not be set"):
+        Matrix(copy.deepcopy(BASE) | {"variants": variants}, "matrix.yaml")
+
+
+def test_a_variable_that_names_a_file_is_refused():
+    variants = BASE["variants"] | {"evil": {"env": {"MLX_X": "results/evil.so"}}}
+    with pytest.raises(ConfigError, match=r"variants\.evil\.env\.MLX_X: .* may not name a file"):
+        Matrix(copy.deepcopy(BASE) | {"variants": variants}, "matrix.yaml")
+
+
+def test_more_combinations_than_can_be_looked_at_are_refused_at_once(tmp_path, capsys):
+    data = copy.deepcopy(BASE)
+    data["caps"] = [f"{n}MiB" for n in range(1, 301)]
+    tokens = {"tokens": 9}
+    data["prompts"] = {f"p{n}": tokens for n in range(300)}
+    data["variants"] = {f"v{n}": {} for n in range(300)}
+    data["models"] = {f"m{n}": data["models"]["tiny"] for n in range(300)}
+    data |= {"compare": [], "exclude": [], "include": []}
+    code, said = said_of(data, tmp_path, capsys)
+    assert code == 1
+    assert "combinations of the six axes; expected at most 2,000,000" in said
+
+
+@pytest.mark.parametrize("name", ["matrix.yaml", "expected.yaml"])
+def test_a_pipe_in_the_place_of_a_file_of_the_user_is_not_waited_for(name, tmp_path):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(ConfigError, match="expected a regular file"):
+        load_yaml(tmp_path / name)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "{", "\ud800", "[1]"])
+def test_a_config_that_is_no_object_is_one_line(text, tmp_path):
+    config = tmp_path / "config.json"
+    config.write_bytes(text.encode(errors="surrogatepass"))
+    models = {"tiny": BASE["models"]["tiny"] | {"config": str(config)}}
+    refused_or_read(lambda: Matrix(copy.deepcopy(BASE) | {"models": models}, "matrix.yaml"))

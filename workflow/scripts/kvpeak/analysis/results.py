@@ -108,7 +108,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
     processes = (
         read_table(each, PROCESSES) if each.exists() else pd.DataFrame(columns=PROCESSES.names)
     )
-    by_cell = _by_cell(rows(processes))
+    by_cell = _by_cell([dict.fromkeys(PROCESSES.names) | row for row in rows(processes)])
     turns = Path(summary).with_name("turns.csv")
     return Results(
         plan={

@@ -2,6 +2,8 @@
 
 from kvpeak.base.text import plain
 
+MOST = 2000  # characters of a message
+
 
 class UserError(Exception):
     """One line: what, where, what was expected, what to do. Programs print it and exit 1.
@@ -10,7 +12,7 @@ class UserError(Exception):
     """
 
     def __init__(self, text: object = ""):
-        super().__init__(plain(str(text)))
+        super().__init__(plain(str(text), MOST))
 
     def within(self, where: str) -> "UserError":
         """The same error, with where it happened before it."""

@@ -168,7 +168,7 @@ class Conversation:
             raise BadAnswer("exited without done or outcome")
         last = self.events[-1]
         if last["event"] == "outcome":
-            return last["outcome"], excerpt(last["detail"].encode(), 300)
+            return last["outcome"], plain(last["detail"], 300)
         return "ok", None
 
     def accept(self, event: dict) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.text import plain
 from kvpeak.base.untrusted import LONGEST_FIELD
 from kvpeak.protocol.command import fill, values_of
-from kvpeak.protocol.events import excerpt
 from kvpeak.runner.build_record import started
 
 UNITS = {
@@ -116,7 +116,7 @@ def _rows(text: str, file: Path, form: str) -> list[dict]:
         csv.field_size_limit(LONGEST_FIELD)
         rows = list(csv.DictReader(text.splitlines())) if form == "csv" else _json_rows(text)
     except (ValueError, RecursionError, csv.Error) as error:
-        cause = excerpt(str(error).encode(), 200)
+        cause = plain(str(error), 200)
         raise UserError(f"{file}: expected {form.upper()}: {cause}") from None
     if not all(isinstance(row, dict) for row in rows):
         raise UserError(f"{file}: expected a JSON object for each run")
@@ -143,11 +143,11 @@ def read_run(row: dict, columns: dict, file: Path, number: int) -> dict:
             found = ", ".join(str(key) for key in row) or "none"
             raise UserError(
                 f"{where}: column {column['name']} (output.columns.{name}) is not there; "
-                f"found {excerpt(found.encode(), 300)}"
+                f"found {plain(found, 300)}"
             )
         value = row[column["name"]]
         if name == "tokens_sha256":
-            run[name] = excerpt(str(value).encode(), 100)
+            run[name] = plain(str(value), 100)
         elif name == "warmup":
             run[name] = str(value).strip().lower() in ("1", "true", "yes", "warmup", "warm-up")
         else:
@@ -172,7 +172,7 @@ def parse_number(value, where: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if isinstance(value, bool) or not math.isfinite(number) or number < 0:
-        shown = excerpt(json.dumps(value, default=str).encode(), 60)
+        shown = plain(json.dumps(value, default=str), 60)
         raise UserError(f"{where}: {shown}: expected a number ≥ 0")
     return number
 

@@ -319,7 +319,7 @@ def test_a_variable_that_makes_programs_load_code_is_refused(name):
 
 def test_a_variable_that_names_a_file_is_refused():
     variants = BASE["variants"] | {"evil": {"env": {"MLX_X": "results/evil.so"}}}
-    with pytest.raises(ConfigError, match=r"variants\.evil\.env\.MLX_X: .* may not name a file"):
+    with pytest.raises(ConfigError, match=r"env\.MLX_X: .* expected a number or word"):
         Matrix(copy.deepcopy(BASE) | {"variants": variants}, "matrix.yaml")
 
 

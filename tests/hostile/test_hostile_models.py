@@ -140,6 +140,13 @@ def test_a_pin_of_a_file_that_the_hub_does_not_have_is_refused(models_folder, hu
     assert "nothing.bin" in models_folder.refused(entry, endpoint=hub.url)
 
 
+def test_a_hub_that_sends_more_than_it_lists_is_refused(models_folder, hub):  # noqa: F811
+    hub.served["model.safetensors"] = hub.files["model.safetensors"] + bytes(1 << 20)
+    line = models_folder.refused(HUB, endpoint=hub.url)
+    assert "model.safetensors" in line
+    assert "model.safetensors" not in models_folder.names
+
+
 def test_files_put_there_by_hand_are_not_called_the_hubs(models_folder, real_files):  # noqa: F811
     models_folder.put(real_files)
     assert models_folder.made(HUB)["source"] == "put there by hand, revision not checked"

@@ -23,6 +23,7 @@ from kvpeak.base.files import check_links, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
 from kvpeak.cli import start
 from kvpeak.experiment.preparation import lacks_its_programs
+from kvpeak.report.markdown import escape
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
 TABLES = ("plan.csv", "summary.csv", "processes.csv", "runs.csv")
@@ -254,10 +255,13 @@ def test_links_inside_the_results_are_no_fault(tmp_path):
     (tmp_path / "c").symlink_to("a/b")
     (tmp_path / "file").symlink_to("/etc/hostname")
     (tmp_path / "circle").symlink_to("circle")
-    check_links(tmp_path)
+    leaf = re.compile("r1")
+    (tmp_path / "a/r1").mkdir()
+    (tmp_path / "a/r1/out").symlink_to("/")  # nothing is written below it
+    check_links(tmp_path, leaf)
     (tmp_path / "a/b/out").symlink_to("/")
     with pytest.raises(UserError, match="a/b/out: a link that leads out of"):
-        check_links(tmp_path)
+        check_links(tmp_path, leaf)
 
 
 def test_taking_a_result_away_writes_through_no_link(home):
@@ -342,6 +346,14 @@ def test_reproduce_quotes_what_a_shell_would_read(home):
     lines = home.project.read("report/details.md").splitlines()
     (made,) = [line for line in lines if line.startswith("    make finding")]
     assert shlex.split(made)[-1] == f"MATRIX={matrix}"
+
+
+def test_an_address_in_a_text_is_no_link():
+    """Viewers make a link of a bare address."""
+    shown = escape("http://evil.example HTTPS://evil.example www.evil.example me@evil.example")
+    assert shown == (
+        r"http\://evil.example HTTPS\://evil.example www\.evil.example me\@evil.example"
+    )
 
 
 def test_what_a_stranger_wrote_is_no_command_line_in_failed(home):

@@ -4,6 +4,7 @@ import functools
 import gc
 import json
 import os
+import re
 import shlex
 import sys
 import time
@@ -80,7 +81,7 @@ try:
     PARTIAL = switched_on(config.get("partial", False))
     MATRIX = load_matrix(MATRIX_FILE)
     if workflow.is_main_process:
-        check_links(RESULTS)
+        check_links(RESULTS, re.compile(ROUND))
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import secrets
 from pathlib import Path
 
@@ -72,16 +73,19 @@ def inside(root: Path, name: str | Path) -> Path:
     return path
 
 
-def check_links(root: Path) -> None:
+def check_links(root: Path, leaf: re.Pattern) -> None:
     """Raise UserError if a link below `root` leads to a folder outside it: what is written below
     that link would be written there.
+
+    Of folders that are called as `leaf` says the inside is not looked at: there are many of them,
+    and there files are replaced.
     """
     inner, waiting = root.resolve(), [str(root)]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
+                    waiting += [entry.path] * (not leaf.fullmatch(entry.name))
                 elif entry.is_symlink() and entry.is_dir():
                     target = Path(entry.path).resolve()
                     if not target.is_relative_to(inner):

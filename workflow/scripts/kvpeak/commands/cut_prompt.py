@@ -2,6 +2,7 @@
 
 import contextlib
 import resource
+from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.files import write_json
@@ -20,7 +21,19 @@ MOST_MEMORY = 2 * GIB  # a tokenizer.json may ask for any amount
 
 
 def run(given) -> None:
-    with contextlib.suppress(OSError, ValueError):  # macOS has no such limit
-        most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, most))
-    write_json(given.out, prompt_record(given.corpus, given.model_folder, given.tokens))
+    with limited():
+        write_json(given.out, prompt_record(given.corpus, given.model_folder, given.tokens))
+
+
+@contextlib.contextmanager
+def limited() -> Iterator[None]:
+    """Let this process allocate at most MOST_MEMORY while the block runs; macOS has no such
+    limit.
+    """
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_DATA, (MOST_MEMORY, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)

@@ -8,7 +8,7 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_text
+from kvpeak.base.files import inside, write_text
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import open_regular, read_bytes, read_object, read_text
@@ -113,7 +113,7 @@ def forget(cell: Cell) -> None:
     folder, log = layout.CELLS / cell.path, read_record(cell)["log"]
     for name in reversed(layout.RESULT_FILES):  # the marker first
         if log and (folder / name).exists():
-            kept = layout.LOGS / cell.path / Path(log).name / name
+            kept = inside(layout.LOGS, f"{cell.path}/{Path(log).name}") / name
             if not kept.exists():
                 write_text(kept, read_text(folder / name))
         (folder / name).unlink(missing_ok=True)

@@ -26,6 +26,7 @@ KVPEAK = Path(sys.executable).with_name("kvpeak")
 ENGINES = {"mlx_engine", "candle_replay", "mistralrs_engine", "probe"}
 
 CELL = "results/cells/mlx-0.32.4/tiny/alice-16/cat/none/default/r1"
+RECORDINGS = Path(__file__).parents[1] / "config/pools/pytorch-h200"
 FIGURES, LOG = "fornace-2026-11-04", "fornace-alloc-log-cat-contiguous-4096"
 PREDICT = "--model config/models/tiny.json --prompt-tokens 17 --kv-cache cat --slack 2 --decode 8"
 
@@ -93,6 +94,7 @@ PROGRAMS = {
     "replay_finding": Program(
         "--cells nowhere.csv", None, f"--cells {FIGURES}.csv --log {LOG}.csv --out {{out}}"
     ),
+    "replay_recordings": Program("nowhere", None, f"{RECORDINGS} --out {{out}}/pytorch.csv"),
     "run_cell": Program(f"{CELL} --matrix nowhere.yaml"),
 }
 NAMES = sorted(PROGRAMS)

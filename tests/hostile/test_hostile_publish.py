@@ -68,11 +68,19 @@ def test_a_missing_figure_leaves_what_was_published(project):
 
 
 @pytest.mark.parametrize(
-    "link", ["report/figures/peak.svg", "results/summary.csv", "results/checks.csv"]
+    "link",
+    [
+        "report/figures/peak.svg",
+        "report/details.md",
+        "report/finding.html",
+        "config/expected.yaml",
+        "results/summary.csv",
+        "results/checks.csv",
+    ],
 )
 def test_a_link_out_of_the_folder_is_not_followed(project, link):
     published()
-    (project / link).unlink()
+    (project / link).unlink(missing_ok=True)
     (project / link).symlink_to(project.parent / "key")
     assert "leads out of" in refused_and_kept(project)
 
@@ -89,6 +97,19 @@ def test_a_source_of_a_figure_stays_inside(project):
     described = [{"file": "peak.svg", "sources": ["../../key"]}]
     (project / "report/figures/figures.json").write_text(json.dumps(described))
     assert "leads out of" in refused_and_kept(project)
+
+
+def test_a_source_behind_a_link_is_copied_to_where_it_lies(project):
+    (project / "results/a/b/c/d").mkdir(parents=True)
+    (project / "results/deep").symlink_to("a/b/c/d")
+    (project / "results/workflow").mkdir()
+    (project / "results/workflow/dropped.py").write_text("stranger's")
+    described = [{"file": "peak.svg", "sources": ["deep/../../../../workflow/dropped.py"]}]
+    (project / "report/figures/figures.json").write_text(json.dumps(described))
+    published()
+    assert not (project / "workflow").exists()
+    copied = [path for path in project.rglob("dropped.py") if "docs" in path.parts]
+    assert copied == [project / "docs/findings/a/results/workflow/dropped.py"]
 
 
 def test_a_pipe_in_the_results_is_refused_and_not_waited_for(project):

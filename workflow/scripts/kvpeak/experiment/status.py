@@ -115,7 +115,7 @@ def forget(cell: Cell) -> None:
         if log and (folder / name).exists():
             kept = inside(layout.LOGS, f"{cell.path}/{Path(log).name}") / name
             if not kept.exists():
-                write_text(kept, read_text(folder / name))
+                write_text(kept, read_text(inside(folder, name)))
         (folder / name).unlink(missing_ok=True)
 
 

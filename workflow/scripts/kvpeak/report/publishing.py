@@ -52,7 +52,7 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str
             if path.exists():
                 _copy_document(path, results, new)
         for path in (matrix, matrix.with_name("expected.yaml")):
-            write_text(new / "config" / path.name, _text_of(path))
+            write_text(new / "config" / path.name, _text_of(_own(path)))
         if (target / KEPT).exists():
             write_text(new / KEPT, read_text(inside(target, KEPT)))
         left_out = _copy_results(report.parent, results, new)
@@ -69,7 +69,7 @@ def _copy_results(report: Path, results: Path, new: Path) -> list[str]:
     for path in [*_files(results), *_sources(report, results)]:
         source = inside(results, path)
         try:
-            write_text(new / "results" / path, _text_of(source))
+            write_text(inside(new, Path("results", path)), _text_of(source))
         except UserError as error:
             if path.parts[0] != CELLS.name:
                 raise
@@ -82,7 +82,7 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
     `new`.
     """
 
-    text = _text_of(document)
+    text = _text_of(_own(document))
     shown = _pictures(text) if document.suffix == ".md" else set()
 
     def copied(found: re.Match) -> str:
@@ -117,8 +117,7 @@ def _files(results: Path) -> list[Path]:
     for pattern in RECORDS:
         found += [path.relative_to(results) for path in sorted(results.glob(pattern))]
     for row in read_csv(results / "plan.csv", PLAN.names):
-        folder = inside(results.parent, row["path"]).relative_to(results.parent.resolve())
-        cell = Path(*folder.parts[1:])
+        cell = _below(results, Path(*Path(row["path"]).parts[1:]))
         found += [cell / name for name in ("cell.json", "runs.csv")]
         found += [cell / MEMORY_FILE] * (row["round"] == "1")
     return [path for path in found if (results / path).exists()]
@@ -127,7 +126,17 @@ def _files(results: Path) -> list[Path]:
 def _sources(report: Path, results: Path) -> list[Path]:
     """The files below results/ that the figures were drawn from."""
     named = [source for each in read_figures(report / "figures") for source in each["sources"]]
-    return [path for path in map(Path, named) if inside(results, path).exists()]
+    return [path for path in (_below(results, name) for name in named) if (results / path).exists()]
+
+
+def _below(results: Path, name: str | Path) -> Path:
+    """The path of `name` from `results`, without links or `..`; UserError if it leads out."""
+    return inside(results, name).relative_to(results.resolve())
+
+
+def _own(path: Path) -> Path:
+    """A file that is no link out of its folder. Raises UserError."""
+    return inside(path.parent, path.name)
 
 
 def _text_of(path: Path) -> str:

@@ -1,6 +1,7 @@
 """How a process that has ended is judged: an outcome, or one line that says why there is none."""
 
 import json
+import os
 import signal
 
 import pytest
@@ -99,6 +100,18 @@ def test_how_it_crashed(concluded, code, how):
     assert refused(concluded, code=code, said=b"why\n") == (
         f"engine crashed in phase prefill-0: {how}: why"
     )
+
+
+@pytest.mark.parametrize("instead", ["pipe", "device", "nothing"])
+def test_a_log_that_the_engine_replaced_is_not_waited_for(tmp_path, instead):
+    messages = tmp_path / "stderr.txt"
+    if instead == "pipe":
+        os.mkfifo(messages)
+    elif instead == "device":
+        messages.symlink_to("/dev/zero")
+    watched = Watched(Conversation(0, 1), phases=[{"phase": "start"}])
+    with pytest.raises(UserError, match=r"in phase start: exit code 2$"):
+        conclude(Ended(watched, 1, 2, False, Peaks(None, None, None), 1, 1, 1), messages)
 
 
 def test_a_turn_is_named(concluded, tmp_path):

@@ -101,6 +101,7 @@ def test_json_lines_and_a_json_list_are_the_same(tmp_path):
         (["9,4,x,250,0.5,0"] * 2, '"x": expected a number ≥ 0'),
         (["9,4,nan,250,0.5,0"] * 2, '"nan": expected a number ≥ 0'),
         (["9,4,-1,250,0.5,0"] * 2, '"-1": expected a number ≥ 0'),
+        (["9,4,1e300,250,0.5,0"] * 2, '"1e300": expected a number ≥ 0'),
         (["9,4,90,250,0.5,0"], "1 recorded runs; expected 2"),
         ([], "0 recorded runs; expected 2"),
     ],

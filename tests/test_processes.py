@@ -114,6 +114,11 @@ def test_what_the_record_says_in_words(process):
     assert (found["cap_bytes"], found["weights"]) == ("33554432", "random")
 
 
+def test_a_figure_beyond_all_measure_is_none(process):
+    found = process(memory__peak_pool_mib=10**400, memory__peak_active_mib=1e300)
+    assert (found["peak_pool_mib"], found["peak_active_mib"]) == (None, None)
+
+
 def test_what_the_record_does_not_say(process):
     found = process(
         engine__method=None,

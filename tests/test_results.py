@@ -174,6 +174,12 @@ def test_the_mark_before_a_formula_is_taken_away_and_no_other_apostrophe(tmp_pat
     assert found == list(texts.values())
 
 
+@pytest.mark.parametrize("value", ["inf", "1e400", "9" * 400, "-inf"])
+def test_a_boundless_number_is_named(tmp_path, value):
+    with pytest.raises(UserError, match="prompt_tokens"):
+        read_table(written(tmp_path, f"prompt_tokens\n{value}\n"), RUNS)
+
+
 def test_a_warm_up_is_said_in_either_spelling(tmp_path):
     spelled = ["true", "True", "TRUE", "false", "False", "yes", "zebra", "a"]
     found = read_table(written(tmp_path, "warmup\n" + "\n".join(spelled) + "\n"))

@@ -4,7 +4,6 @@ A record may come from a stranger or from an older version. What a finding canno
 checked here; a figure that is optional is empty where it cannot be worked out, and costs no row.
 """
 
-import math
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -19,6 +18,7 @@ from kvpeak.base.columns import ENERGY, PEAKS, RUNS, SPEEDS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.kv_caches import keeps_all
+from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.inputs.shapes import kv_bytes_per_token
@@ -55,13 +55,13 @@ class Record:
         return None if value is None else plain(str(value))
 
     def number(self, *path: str) -> float | None:
-        """The finite number at a path."""
+        """The number at a path, None if it is none or beyond LARGEST."""
         value = self.at(*path)
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise UserError(f"{self.file}: {'.'.join(path)}: {str(value)[:80]}: expected a number")
-        return value if math.isfinite(value) else None
+        return value if abs(value) <= LARGEST else None
 
     def texts(self, *path: str) -> list[str]:
         """The list of texts at a path; empty where there is none."""

@@ -17,6 +17,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.made import UNAVAILABLE
+from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import csv_safe
 from kvpeak.base.untrusted import read_csv, read_text
 
@@ -212,7 +213,7 @@ def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:
     if name == "warmup":
         return values.map(lambda text: str(text).lower() == "true")
     numbers = pd.to_numeric(values, errors="coerce")
-    wrong = values.notna() & numbers.isna()
+    wrong = values.notna() & ~(numbers.abs() <= LARGEST)  # no number, or a boundless one
     if not wrong.any():
         return numbers
     if known and name in _NUMBERS:

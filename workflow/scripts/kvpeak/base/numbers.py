@@ -4,6 +4,7 @@ import math
 import re
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30  # bytes
+LARGEST = 10**24  # no figure of a cell is larger; what says so is damaged, or made to harm
 _BYTES = {"MiB": MIB, "GiB": GIB, "MB": 10**6, "GB": 10**9}
 
 

@@ -1,14 +1,17 @@
 """How a process ended, and what that says of its cell: an outcome, or a failure in one line."""
 
+import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import open_regular
 from kvpeak.protocol.events import BadAnswer, excerpt
 from kvpeak.runner.watched import Watched
 from kvpeak.system.process_memory import Peaks
 
+LAST_BYTES = 4096  # of a log, in which its last words are looked for
 # MLX before 0.32 aborts where a command of Metal has no memory; this is in the last lines that it
 # writes.
 METAL_OUT_OF_MEMORY = b"kIOGPUCommandBufferCallbackErrorOutOfMemory"
@@ -76,9 +79,12 @@ def _last_line(file: Path) -> str:
 
 def _line_with(file: Path, words: bytes) -> str:
     """The last line of a log's end that says something and has these words in it; "" if there is
-    none.
+    none, or if the engine put something else in the log's place.
     """
-    with file.open("rb") as opened:
-        opened.seek(max(0, file.stat().st_size - 4096))
-        lines = [line.strip() for line in opened.read().split(b"\n")]
+    try:
+        with open_regular(file) as opened:
+            opened.seek(-min(LAST_BYTES, os.fstat(opened.fileno()).st_size), os.SEEK_END)
+            lines = [line.strip() for line in opened.read(LAST_BYTES).split(b"\n")]
+    except (OSError, UserError):
+        return ""
     return next((excerpt(line, 300) for line in reversed(lines) if line and words in line), "")

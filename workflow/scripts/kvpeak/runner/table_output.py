@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import LONGEST_FIELD
 from kvpeak.protocol.command import fill, values_of
@@ -166,12 +167,12 @@ def default_unit(name: str) -> str:
 
 
 def parse_number(value, where: str) -> float:
-    """A finite number ≥ 0. Raises UserError."""
+    """A number from 0 to LARGEST. Raises UserError."""
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         number = math.nan
-    if isinstance(value, bool) or not math.isfinite(number) or number < 0:
+    if isinstance(value, bool) or not 0 <= number <= LARGEST:
         shown = plain(json.dumps(value, default=str), 60)
         raise UserError(f"{where}: {shown}: expected a number ≥ 0")
     return number
@@ -183,4 +184,5 @@ def fill_in(run: dict) -> None:
     for phase, tokens in rates.items():
         rate = run.pop(f"{phase}_tok_s")
         if run[f"{phase}_s"] is None and rate and tokens and tokens > 0:
-            run[f"{phase}_s"] = tokens / rate
+            seconds = tokens / rate
+            run[f"{phase}_s"] = seconds if seconds <= LARGEST else None

@@ -51,6 +51,9 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
         ("[" * 100_000, "nested too deeply"),
         ("{", "expected JSON"),
         ("[NaN]", "NaN is no number"),
+        ("[1e999]", "no figure is as large"),
+        ("[-1E+0400]", "no figure is as large"),
+        (f"[{10**400}]", "no figure is as large"),
         ("[1]", "expected a JSON object"),
     ],
 )
@@ -106,6 +109,12 @@ def test_a_table_that_was_written_is_read(rows):
     writer.writerows(rows)
     found = [[row["a"], row["b"]] for row in csv_rows(out.getvalue(), "table", ("a", "b"))]
     assert found == seen(rows)
+
+
+def test_large_numbers_of_configs_are_read_as_they_are(tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(f'{{"a": {10**30}, "b": -3.4e38, "c": "1e999", "d": 1e-400, "e": [1E+100, 7]}}')
+    assert read_object(path) == {"a": 10**30, "b": -3.4e38, "c": "1e999", "d": 0.0, "e": [1e100, 7]}
 
 
 def test_a_value_is_what_json_says(tmp_path):

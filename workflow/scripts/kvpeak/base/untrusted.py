@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import os
+import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,9 @@ from kvpeak.base.text import seen
 
 MOST_BYTES = 256 * MIB
 LONGEST_FIELD = MIB  # bytes of one CSV field
+# Of JSON: beyond it computing ends in errors. Configs hold numbers such as 10^30 for "no limit".
+LARGEST_NUMBER = 1e300
+_LONG = re.compile(r"\d{300}|[eE]\+?0*\d{3}")  # where a larger one may be
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -68,7 +72,8 @@ def read_json(path: Path, most: int = MOST_BYTES):
     """
     text = read_text(path, most)
     try:
-        found = json.loads(text, parse_constant=_no_number)
+        hooks = {"parse_int": _bounded, "parse_float": _bounded} if _LONG.search(text) else {}
+        found = json.loads(text, parse_constant=_no_number, **hooks)
         return found if _visible(text) and "\\" not in text else seen(found)
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
@@ -129,6 +134,14 @@ def _check_header(header: list[str], path: Path, needed: tuple[str, ...]) -> Non
 def _visible(text: str) -> bool:
     """Whether a text has no hidden character besides the ends of lines; False if in doubt."""
     return text.isascii() and text.replace("\r\n", "").replace("\n", "").isprintable()
+
+
+def _bounded(number: str) -> float | int:
+    """A number of a JSON text."""
+    value = float(number)
+    if not abs(value) <= LARGEST_NUMBER:
+        raise ValueError(f"{number[:20]}…: no figure is as large")
+    return int(number) if number.lstrip("-").isdecimal() else value
 
 
 def _no_number(name: str):

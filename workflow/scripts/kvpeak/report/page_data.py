@@ -11,6 +11,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import CELLS, MEMORY_FILE
+from kvpeak.base.numbers import LARGEST
 from kvpeak.base.untrusted import read_csv
 from kvpeak.report.page_links import COMMON, Links, anchor_of, rows_of, rows_of_texts
 
@@ -133,9 +134,10 @@ def _timeline(folder: Path, row: dict) -> list[list[float]]:
     path = folder / CELLS.name / "/".join(_names(row)) / "r1" / MEMORY_FILE
     column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
     try:
-        samples = [(float(s["t_s"]), float(s[column])) for s in read_csv(path) if s.get(column)]
+        found = [(float(s["t_s"]), float(s[column])) for s in read_csv(path) if s.get(column)]
     except (FileNotFoundError, UserError, KeyError, ValueError):
         return []
+    samples = [each for each in found if all(abs(number) <= LARGEST for number in each)]
     step = max(1, -(-len(samples) // SAMPLES))
     spans = [samples[start : start + step] for start in range(0, len(samples), step)]
     return [[round(span[0][0], 2), round(max(mib for _, mib in span), 1)] for span in spans]

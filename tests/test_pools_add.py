@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from test_mlx_engine import ON_CPU, Engine
 
+from kvpeak.base.errors import UserError
+from kvpeak.pools import library
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -48,3 +51,11 @@ def test_it_runs_live(policies, tmp_path, monkeypatch):
     events = engine.events(options={"pool": "doubling,slack:4"})
     assert events["started"]["pool"]["setting"] == "doubling,slack:4"
     assert events["done"]["peak_pool_mib"] > 0
+
+
+@pytest.mark.parametrize("given", ["nowhere", "two:folders", "empty"])
+def test_a_folder_without_a_policy_is_one_line(tmp_path, monkeypatch, given):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.setenv("KVPEAK_POLICIES", str(tmp_path / given))
+    with pytest.raises(UserError, match=r"KVPEAK_POLICIES: .*expected one folder, with a policy"):
+        library.policies()

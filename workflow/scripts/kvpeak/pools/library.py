@@ -23,10 +23,17 @@ SUFFIX = ".dylib" if sys.platform == "darwin" else ".so"
 
 
 def policies() -> list[Path]:
-    """The headers of the policies, one each: ours, then those of the folder KVPEAK_POLICIES."""
-    more = os.environ.get("KVPEAK_POLICIES")
+    """The headers of the policies, one each: ours, then those of the folder KVPEAK_POLICIES.
+
+    Raises UserError if that is no folder with a policy in it.
+    """
     own = sorted((NATIVE / "policies").glob("*.h"))
-    return own + (sorted(Path(more).resolve().glob("*.h")) if more else [])
+    if not (given := os.environ.get("KVPEAK_POLICIES")):
+        return own
+    more = sorted(Path(given).resolve().glob("*.h"))
+    if not more:
+        raise UserError(f"KVPEAK_POLICIES: {given}: expected one folder, with a policy (.h) in it")
+    return own + more
 
 
 def source_hash() -> str:

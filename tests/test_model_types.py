@@ -55,6 +55,7 @@ def cell_of(folder: Path, kv_cache: str, chunk="whole") -> session.Cell:
     """The cell of the model in `folder`, in this process. Raises Unsupported."""
     return session.Cell(
         {
+            "folder": str(folder),
             "model": {"folder": str(folder), "weights": "random", "dtype": None},
             "prompt": {"path": str(folder / "prompt.json")},
             "kv_cache": kv_cache,

@@ -10,7 +10,7 @@ def test_the_default_matrix_needs_the_older_mlx_and_the_packaged_model(monkeypat
     monkeypatch.chdir(ROOT)
     matrix = load_matrix("config/matrix.yaml")
     assert other_commits(matrix.commits) == [
-        {"mlx": "0.31.2", "mlx-lm": "0.32.2"},
+        {"mlx": "0.31.2", "mlx-lm": "0.31.3"},
         {"mistralrs": "0.8.9"},
         {"mistralrs": "0.9.2"},
     ]

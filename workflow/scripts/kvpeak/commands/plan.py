@@ -1,4 +1,4 @@
-"""Say which cells of a matrix run here, why the others do not, and what it would have executed.
+"""Say which cells run here, why others do not, and what would start.
 
 Nothing of the matrix is started, built or installed. Read the list before you run a matrix of
 somebody else's.

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
 from kvpeak.base.text import seen
 from kvpeak.base.untrusted import csv_rows, read_csv, read_json, read_object, read_text
@@ -109,6 +110,14 @@ def test_a_table_that_was_written_is_read(rows):
     writer.writerows(rows)
     found = [[row["a"], row["b"]] for row in csv_rows(out.getvalue(), "table", ("a", "b"))]
     assert found == seen(rows)
+
+
+def test_a_table_of_too_many_rows_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(untrusted, "MOST_ROWS", 3)
+    (tmp_path / "plan.csv").write_text("a,b\n" + "1,2\n" * 3)
+    assert len(read_csv(tmp_path / "plan.csv")) == 3
+    (tmp_path / "plan.csv").write_text("a,b\n" + "1,2\n" * 4)
+    assert "plan.csv: more than 3 rows" in refused(read_csv, tmp_path / "plan.csv")
 
 
 def test_large_numbers_of_configs_are_read_as_they_are(tmp_path):

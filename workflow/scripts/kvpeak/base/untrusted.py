@@ -20,6 +20,7 @@ from kvpeak.base.text import seen
 
 MOST_BYTES = 256 * MIB
 LONGEST_FIELD = MIB  # bytes of one CSV field
+MOST_ROWS = 1_000_000  # of a table: twenty of each of 50,000 cells; more fill the memory
 # Of JSON: beyond it computing ends in errors. Configs hold numbers such as 10^30 for "no limit".
 LARGEST_NUMBER = 1e300
 _LONG = re.compile(r"\d{300}|[eE]\+?0*\d{3}")  # where a larger one may be
@@ -108,7 +109,9 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
     try:
         header = reader.fieldnames or []
         _check_header(header, path, needed)
-        for row in reader:
+        for number, row in enumerate(reader):
+            if number == MOST_ROWS:
+                raise UserError(f"{path}: more than {MOST_ROWS:,} rows")
             if None in row or None in row.values():
                 raise UserError(
                     f"{path}: line {reader.line_num}: expected {len(header)} fields separated by "

@@ -199,12 +199,16 @@ def names_line(summary: list[dict]) -> Markdown:
             more += [row["env"]] if row["env"] else []
             told[row["variant"]] = " with ".join([loop, *more])
     caches = {row["kv_cache"]: kv_cache(row["kv_cache"]).words for row in summary}
-    parts = [
-        "; ".join(f"{markdown.code(name)}: {markdown.escape(text)}" for name, text in words.items())
-        for words in (told, caches)
-        if len(words) > 1
-    ]
+    parts = [_words_of(words) for words in (told, caches) if len(words) > 1]
     return Markdown(". ".join(parts) + "." if parts else "")
+
+
+def _words_of(told: dict[str, str]) -> str:
+    """Names with what they are; those of which the same is said stand together."""
+    names: dict[str, list[str]] = {}
+    for name, text in told.items():
+        names.setdefault(text, []).append(markdown.code(name))
+    return "; ".join(f"{', '.join(some)}: {markdown.escape(text)}" for text, some in names.items())
 
 
 def where_table(results: Results, compared: list[Comparison]) -> Markdown:

@@ -17,6 +17,17 @@ NAMES = {
     "variant": "default",
 }
 CELL = "made-up/m/p/cat/none/default/r1"
+# The shapes of a model so small that its bytes can be counted by hand.
+CONFIG = {
+    "model_type": "qwen2",
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 96,
+    "max_position_embeddings": 64,
+}
 ENGINE = """#!{python}
 import json, os, signal, subprocess, sys, time
 

@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cells import CONFIG
 
 from kvpeak.analysis.processes import read_config
 from kvpeak.base.axes import AXES
@@ -15,16 +16,6 @@ from kvpeak.commands import aggregate
 ROOT = Path(__file__).parents[1]
 RECORD = json.loads((ROOT / "tests/data/cell.json").read_text())
 NAMES = ("mlx-0.32.4", "tiny", "alice-512", "cat", "none", "default")
-CONFIG = {
-    "model_type": "qwen2",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-    "max_position_embeddings": 64,
-}
 
 
 @pytest.fixture

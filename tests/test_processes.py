@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from cells import CONFIG
 
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, prefill_flops
 from kvpeak.analysis.processes import read_process
@@ -13,16 +14,6 @@ from kvpeak.base.columns import RUNS
 from kvpeak.base.errors import UserError
 
 RECORD = json.loads((Path(__file__).parent / "data/cell.json").read_text())
-CONFIG = {
-    "model_type": "qwen2",
-    "hidden_size": 32,
-    "intermediate_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 96,
-    "max_position_embeddings": 64,
-}
 KV_BYTES = 2 * 2 * 2 * 8 * 4  # keys and values · layers · heads · their size · float32
 
 

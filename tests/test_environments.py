@@ -5,15 +5,12 @@ it.
 import json
 import re
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
-from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_json
 from kvpeak.environments import build, resolve
 from kvpeak.environments.releases import mlx_lm_of_its_time, numbers, releases, until
 from kvpeak.environments.requirements import completed, constraints, requirement, requirements
@@ -90,10 +87,19 @@ def test_an_index_that_does_not_answer_is_no_verdict_on_a_release(
 def test_another_question_is_not_answered_by_what_was_recorded(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     found = resolve.Resolution(resolve.key_of(NOT_THERE), NOT_THERE, "", None, "", "no such")
-    write_json(layout.resolution("a"), asdict(found))
+    resolve.keep("a", found)
     assert resolve.known("a", NOT_THERE) == found
     assert resolve.known("a", {"mlx": "0.31.2"}) is None
     assert resolve.known("b", NOT_THERE) is None
+
+
+def test_a_lock_is_read_as_it_was_recorded(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    lock = "numpy==2.4.6 \\\n    --hash=sha256:aa \\\n    --hash=sha256:bb\nscipy==1.17\n"
+    packages = {"numpy": "2.4.6"}
+    found = resolve.Resolution(resolve.key_of(packages), packages, "newest", None, lock, "")
+    resolve.keep("a", found)
+    assert resolve.known("a", packages) == found
 
 
 @pytest.fixture
@@ -105,7 +111,7 @@ def planned(monkeypatch, tmp_path) -> Matrix:
     Path("config.json").write_text("{}")
     reason = "Because there is no version of mlx==0.31.999"
     found = resolve.Resolution(resolve.key_of(NOT_THERE), NOT_THERE, "", None, "", reason)
-    write_json(layout.resolution("old"), asdict(found))
+    resolve.keep("old", found)
     data = {
         "commits": {"old": {"engine": "mlx", "packages": NOT_THERE}},
         "models": {"m": {"kind": "random", "config": "config.json"}},

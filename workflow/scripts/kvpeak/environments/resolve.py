@@ -38,6 +38,7 @@ MOST_SECONDS = 300
 # A server that does not answer is given up soon; what the user has set counts.
 PATIENCE = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
 AT_ONCE = 4
+LOCK_LINES = "lock_lines"
 
 
 @dataclass(frozen=True)
@@ -83,8 +84,10 @@ def key_of(packages: dict[str, str], pins: Path = PINS) -> str:
 def known(commit: str, packages: dict[str, str]) -> Resolution | None:
     """What was found for the commit, None if nothing, or something else was asked then."""
     try:
-        found = Resolution(**read_object(layout.resolution(commit)))
-    except (OSError, UserError, TypeError):
+        record = read_object(layout.resolution(commit))
+        lock = "".join(f"{line}\n" for line in record.pop(LOCK_LINES))
+        found = Resolution(**record, lock=lock)
+    except (OSError, UserError, TypeError, KeyError):
         return None
     return found if found.key == key_of(packages) else None
 
@@ -98,8 +101,15 @@ def resolved(commit: str, packages: dict[str, str]) -> Resolution:
     found = known(commit, packages)
     if found is None or found.unavailable:
         found = resolve(packages)
-        write_json(layout.resolution(commit), asdict(found))
+        keep(commit, found)
     return found
+
+
+def keep(commit: str, found: Resolution) -> None:
+    """Record what was found for the commit; the lock as lines, since a text is read as one line."""
+    record = asdict(found)
+    record[LOCK_LINES] = record.pop("lock").splitlines()
+    write_json(layout.resolution(commit), record)
 
 
 def _found(commit: str, packages: dict[str, str]) -> bool:

@@ -71,8 +71,12 @@ class Buffers : public Numbered {
     auto range = std::prev(real_.upper_bound(address));
     return reinterpret_cast<void*>(range->second + (address - range->first));
   }
-  // What MLX is given for a block at an address.
-  void* pointer(Size address) const { return static_cast<char*>(real(address)) - shift; }
+  // What MLX is given for a block, looked up once an address: no two ranges have the same.
+  void* pointer(Block* block) const {
+    if (block->known != block->address)
+      block->known = block->address, block->pointer = pointer(block->address);
+    return block->pointer;
+  }
 
  protected:
   Size get(Size bytes) override {
@@ -91,6 +95,7 @@ class Buffers : public Numbered {
   }
 
  private:
+  void* pointer(Size address) const { return static_cast<char*>(real(address)) - shift; }
   Size add(Size real, Size bytes) {
     const Size address = number(bytes);
     return real_.emplace(address, real), address;
@@ -118,7 +123,9 @@ struct State {
   std::recursive_mutex mutex;  // the original asks for sizes while it frees
   Buffers source;
   std::unique_ptr<Policy> policy;  // null: everything passes through, to be recorded
-  std::unordered_map<const void*, Held> held;
+  std::unordered_map<const void*, Held, std::hash<const void*>, std::equal_to<>,
+                     NodeAllocator<std::pair<const void* const, Held>>>
+      held;
   std::vector<Event> events;
   std::uint32_t births = 0;
   std::uint16_t phase = 0;
@@ -185,7 +192,7 @@ class Between final : public Allocator {
     if (state->policy) {
       held.block = state->policy->request(bytes, 0);
       if (!held.block) return Buffer{nullptr};
-      pointer = state->source.pointer(held.block->address);
+      pointer = state->source.pointer(held.block);
     } else {
       pointer = state->source.original.malloc(bytes).ptr();
       if (!pointer) return Buffer{nullptr};
@@ -250,7 +257,6 @@ int kvpeak_mlx_install(const char* name, const char* setting, int record, int wa
   made->recording = record;
   made->waits = wait;
   made->program = std::this_thread::get_id();
-  made->held.reserve(1 << 16);
   state = made.release();
   static Between between;
   std::memcpy(static_cast<void*>(&object), static_cast<void*>(&between), sizeof(void*));

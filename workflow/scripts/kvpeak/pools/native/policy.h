@@ -48,6 +48,8 @@ struct Block {
   Size age = 0;             // the policy's own clock when it was freed
   void* home = nullptr;     // the policy's own
   Block *before = nullptr, *after = nullptr;  // its neighbours in a segment that was split
+  Size known = 0;           // live: the address that `pointer` is of
+  void* pointer = nullptr;  // live: what the engine is given
 };
 
 // Where memory comes from, and how much of it was taken. `limit` is all there is.

@@ -16,46 +16,50 @@ namespace kvpeak {
 class Mlx : public WholeBuffers {
  public:
   Mlx(Source& source, Parameters& given)
-      : WholeBuffers(source), backend_(given.text("backend", "metal")),
-        page_(backend_ == "cpu" ? 4 * KIB : 16 * KIB),
-        cap_(given.bytes("cap", backend_ == "cpu" ? "32MiB" : "none")),
-        gc_limit_(given.bytes("gc_limit", "none")) {
-    if (backend_ != "cpu" && backend_ != "metal" && backend_ != "cuda")
-      throw std::invalid_argument("backend: expected cpu, metal or cuda; got " + backend_);
-  }
+      : Mlx(source, given, given.text("backend", "metal")) {}
   Size new_size(Size bytes) const override {
-    if (backend_ == "cpu") return bytes;
-    if (bytes > page_ || (bytes == page_ && backend_ == "cuda")) return round_up(bytes, page_);
-    return backend_ == "cuda" ? std::max<Size>(8, power_of_two(bytes)) : bytes;
+    if (cpu_) return bytes;
+    if (bytes > page_ || (bytes == page_ && cuda_)) return round_up(bytes, page_);
+    return cuda_ ? std::max<Size>(8, power_of_two(bytes)) : bytes;
   }
   Size largest(Size bytes) const override {
     const Size n = new_size(bytes);
     return n ? std::min(2 * n, n + 2 * page_) - 1 : 0;
   }
   bool keeps(Size size) const override {
-    if (backend_ == "cpu") return size && size <= cap_ && free_bytes <= cap_ - size;
+    if (cpu_) return size && size <= cap_ && free_bytes <= cap_ - size;
     return free_bytes < cap_;
   }
   Block* allocate(Size bytes, std::uint32_t stream) override {
     Block* block = WholeBuffers::allocate(bytes, stream);
-    if (backend_ != "cpu" && free_bytes > cap_) collect(free_bytes - cap_);
+    if (!cpu_ && free_bytes > cap_) collect(free_bytes - cap_);
     return block;
   }
   void free(Block* block) override {
     const Size before = free_bytes;
     WholeBuffers::free(block);
-    if (free_bytes != before) oldest_.emplace_hint(oldest_.end(), clock_, block);
+    if (!cpu_ && free_bytes != before) oldest_.emplace_hint(oldest_.end(), clock_, block);
   }
 
  protected:
   Size at_least(Size bytes) const override { return new_size(bytes); }
-  void take(Block* block) override { oldest_.erase(block->age), WholeBuffers::take(block); }
+  void take(Block* block) override {
+    if (!cpu_) oldest_.erase(block->age);
+    WholeBuffers::take(block);
+  }
   void before_making(Size size) override {
     const Size needed = active + free_bytes + size;
-    if (backend_ != "cpu" && needed >= gc_limit_) collect(needed - gc_limit_);
+    if (!cpu_ && needed >= gc_limit_) collect(needed - gc_limit_);
   }
 
  private:
+  Mlx(Source& source, Parameters& given, const std::string& backend)
+      : WholeBuffers(source), cpu_(backend == "cpu"), cuda_(backend == "cuda"),
+        page_(cpu_ ? 4 * KIB : 16 * KIB), cap_(given.bytes("cap", cpu_ ? "32MiB" : "none")),
+        gc_limit_(given.bytes("gc_limit", "none")) {
+    if (!cpu_ && !cuda_ && backend != "metal")
+      throw std::invalid_argument("backend: expected cpu, metal or cuda; got " + backend);
+  }
   // Free at least so many bytes, the least recently freed first; nine tenths of all: all.
   void collect(Size bytes) {
     if (double(bytes) >= 0.9 * double(free_bytes)) return trim();
@@ -65,8 +69,9 @@ class Mlx : public WholeBuffers {
     }
   }
 
-  const std::string backend_;
+  const bool cpu_, cuda_;
   const Size page_, cap_, gc_limit_;
+  // Free blocks by age; on a CPU none ever has to go for another.
   std::map<Size, Block*, std::less<Size>, NodeAllocator<std::pair<const Size, Block*>>> oldest_;
 };
 KVPEAK_POLICY("mlx", Mlx, "MLX: a narrow window of sizes, a cap on what is kept",

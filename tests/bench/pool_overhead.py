@@ -2,11 +2,11 @@
 
     python tests/bench/pool_overhead.py [--rounds N] [--config FILE]
 
-One process for `pool: mlx` and one for `record: true`. It loads a random model, and MLX's allocator
-and the pool take turns (A B, B A, …) at mlx-lm's own loop; between turns nothing of a run is left in
-either. Prints the pool's speed over MLX's as a median with its 95 % interval (a bootstrap over
-rounds). The exit code is 1 if a token differs, or if a median is below 0.98. Run it on a quiet
-machine.
+One process for `pool: mlx` and one for `record: true`. It loads a random model, and MLX's
+allocator and the pool take turns (A B, B A, …) at mlx-lm's own loop; between turns nothing of a run
+is left in either. Prints the pool's speed over MLX's as a median with its 95 % interval (a
+bootstrap over rounds). The exit code is 1 if a token differs, or if a median is below 0.98. Run it
+on a quiet machine.
 """
 
 import argparse

@@ -13,6 +13,7 @@ import pytest
 from test_command_engine import git
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.made import note_made_here
 from kvpeak.bisection.candidates import candidates_of
 from kvpeak.bisection.measured import Search
 from kvpeak.bisection.search import BAD, GOOD, SKIPPED, Bisection, verdict
@@ -124,6 +125,7 @@ def project(tmp_path, monkeypatch) -> dict:
     for path in ("models/m/model.json", "prompts/m/p.json", "alice.txt", "config.json"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text("{}")
+    note_made_here(Path("models/m/model.json"))
     ends = {"old": revisions[0], "new": revisions[-1]}
     data = {
         "commits": {
@@ -220,5 +222,7 @@ def test_the_command_names_a_model_that_is_not_made(project, tmp_path):
         cwd=tmp_path,
     )
     assert done.returncode == 1
-    assert "models/m/model.json is not there; make it: snakemake --cores 1 models/" in done.stderr
+    assert (
+        "models/m/model.json was not made here; make it: snakemake --cores 1 models/" in done.stderr
+    )
     assert done.stderr.strip().endswith("--config matrix=matrix.yaml")

@@ -58,7 +58,9 @@ class Models:
         }
         command = [sys.executable, str(PROGRAM), "--name", "tiny", "--entry", json.dumps(entry)]
         command += ["--out", str(self.folder / "model.json"), *flags]
-        return subprocess.run(command, env=environment, capture_output=True, text=True)
+        return subprocess.run(
+            command, env=environment, cwd=self.root, capture_output=True, text=True
+        )
 
     def made(self, entry: dict, *flags: str, **options) -> dict:
         """Make it, which must succeed; returns the verified record."""
@@ -127,7 +129,9 @@ def test_hub_downloads_what_is_needed_and_records_it(models_folder, hub):
         "sha256": sha256(hub.files["model.safetensors"]),
     }
     assert "README.md" not in models_folder.names
-    assert [path.name for path in models_folder.root.iterdir() if path.name.startswith(".")] == []
+    assert [
+        path.name for path in models_folder.root.iterdir() if path.name.startswith(".tiny")
+    ] == []
     load_model(models_folder.folder, weights="real", dtype=None, seed=0)
 
 

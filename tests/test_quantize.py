@@ -66,7 +66,8 @@ def test_bits_that_mlx_does_not_have_are_one_line(saved):
     load(saved)  # what was there is there still
 
 
-def test_random_weights_are_quantised_as_the_entry_says(tmp_path):
+def test_random_weights_are_quantised_as_the_entry_says(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     source = tmp_path / "shapes.json"
     source.write_text(json.dumps(SMALL))
     entry = {"kind": "random", "config": str(source), "quantize": {"bits": 8, "group_size": 32}}

@@ -1,5 +1,6 @@
 """The real GGUF of SmolLM2-135M-Instruct against what llama.cpp found (tests/data/README.md)."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -42,7 +43,8 @@ def folder(tmp_path_factory) -> Path:
     matrix = yaml.safe_load((ROOT / "config/matrix.yaml").read_text())
     entry = {key: value for key, value in matrix["models"][MODEL].items() if key != "config"}
     try:
-        make(MODEL, entry, made)
+        with contextlib.chdir(made.parent):  # where it is noted that it was made
+            make(MODEL, entry, made)
     except Unavailable as error:
         if os.environ.get("CI"):
             raise

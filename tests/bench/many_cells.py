@@ -25,6 +25,7 @@ from conftest import Project
 
 from kvpeak.base.axes import Cell
 from kvpeak.base.columns import MEMORY, RUNS
+from kvpeak.base.made import note_made_here
 from kvpeak.experiment.matrix import load_matrix
 
 ROOT = Path(__file__).parents[2]
@@ -112,6 +113,7 @@ def measure_cells() -> None:
     for name in matrix.models:
         write(Path("models", name, "config.json"), model)
         write(Path("models", name, "model.json"), "{}")
+        note_made_here(Path("models", name, "model.json"))
         for prompt in matrix.prompts:
             write(Path("prompts", name, f"{prompt}.json"), "{}")
     write(

@@ -4,6 +4,7 @@ refused before MLX reads it.
 
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from test_make_model import HUB, SHAPES, hub, models_folder, real_files, sha256 
 from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 
 from kvpeak.base.errors import UserError
+from kvpeak.experiment.preparation import to_be_tried_again
 from kvpeak.inputs import gguf
 from kvpeak.live import loading
 
@@ -108,23 +110,62 @@ def engine(folder: Path, weights: str = "real") -> subprocess.CompletedProcess:
 # Pins (5)
 
 
-def test_a_forged_record_in_a_model_folder_is_not_believed(models_folder, real_files):  # noqa: F811
-    """It names its own hashes, and the pins of the matrix beside them."""
-    pinned = {"model.safetensors": "1" * 64}
-    entry = HUB | {"files": pinned}
-    models_folder.put(real_files)
-    files = {
-        name: {"bytes": len(content), "sha256": sha256(content)}
-        for name, content in real_files.items()
-    }
+FORGED = {
+    "its own hashes, and the pins of the matrix beside them": {
+        "files": {"model.safetensors": "1" * 64}
+    },
+    "a conversion, after which no file has the hash of the pins": {
+        "files": {"model.safetensors": "1" * 64},
+        "quantize": {"bits": 8},
+    },
+    "a download of what nobody has pinned": {},
+}
+
+
+@pytest.mark.parametrize("case", FORGED)
+def test_a_forged_record_in_a_model_folder_is_not_believed(models_folder, real_files, case):  # noqa: F811
+    entry = HUB | FORGED[case]
+    hand_over(models_folder, real_files, entry)
+    done = models_folder.make(entry)
+    if "files" in entry:
+        assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
+    else:
+        assert (
+            "put there by hand, revision not checked"
+            in (models_folder.folder / "model.json").read_text()
+        )
+
+
+def hand_over(models_folder, files: dict[str, bytes], entry: dict) -> None:  # noqa: F811
+    """Put a folder there whose records say that the entry's model was made."""
     record = {
         **{"name": "tiny", "kind": "hub", "weights": "real", "config_sha256": None},
-        **{"repository": HUB["repository"], "revision": HUB["revision"]},
-        **{"pinned_sha256": pinned, "files": files},
+        **{"repository": entry["repository"], "revision": entry["revision"]},
+        "pinned_sha256": entry.get("files"),
+        **({"quantize": entry["quantize"]} if "quantize" in entry else {}),
+        "source": "the hub",
+        "files": {
+            name: {"bytes": len(content), "sha256": sha256(content)}
+            for name, content in files.items()
+        },
     }
-    models_folder.put({".made.json": json.dumps(record).encode()})
-    line = models_folder.refused(entry)
-    assert "model.safetensors: is not the file whose sha256 the matrix gives" in line
+    said = json.dumps(record, indent=1).encode() + b"\n"
+    models_folder.put(files | {".made.json": said, "model.json": said})
+
+
+def test_a_model_that_was_handed_over_is_made_again(models_folder, hub, monkeypatch):  # noqa: F811
+    """Its model.json says that there is nothing to do; so does that of a folder of this project
+    into which somebody has put another one.
+    """
+    monkeypatch.chdir(models_folder.root)
+    record = models_folder.folder / "model.json"
+    hand_over(models_folder, {}, HUB)
+    assert to_be_tried_again(record)
+    shutil.rmtree(models_folder.folder)
+    models_folder.made(HUB, endpoint=hub.url)
+    assert not to_be_tried_again(record)
+    record.write_text(record.read_text().replace("tiny", "tony"))
+    assert to_be_tried_again(record)
 
 
 def test_a_damaged_record_in_a_model_folder_is_none(models_folder, real_files):  # noqa: F811

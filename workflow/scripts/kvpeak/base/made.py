@@ -5,6 +5,7 @@ measurement. So a step that Snakemake starts always leaves its file; if that say
 made, the steps after it pass the reason on, and the next invocation tries again.
 """
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from kvpeak.base import layout
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_json
 from kvpeak.base.text import plain
-from kvpeak.base.untrusted import open_regular, read_object
+from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 
 UNAVAILABLE = "unavailable"  # cannot be had here; no failure
 FAILED = "failed"
@@ -49,6 +50,30 @@ def why_not_made(path: Path) -> NotMade | None:
         return NotMade(said["outcome"], plain(said["reason"], _LONGEST))
     except (OSError, UserError, KeyError, TypeError, AttributeError):
         return None
+
+
+def note_made_here(record: Path) -> None:
+    """Remember that a step of this project wrote this record. Raises OSError.
+
+    A record lies beside what it describes and may come from somebody else with it. What is
+    remembered lies below .kvpeak/ and is known by the record's own bytes, so that a folder may be
+    moved.
+    """
+    noted = _noted(record.read_bytes())
+    noted.parent.mkdir(parents=True, exist_ok=True)
+    noted.touch()
+
+
+def made_here(record: Path) -> bool:
+    """Whether a step of this project wrote the record that lies at this path."""
+    try:
+        return _noted(read_bytes(record)).is_file()
+    except (OSError, UserError):
+        return False
+
+
+def _noted(record: bytes) -> Path:
+    return layout.MADE / hashlib.sha256(record).hexdigest()
 
 
 def tried_again(path: Path, renew: bool) -> list[str]:

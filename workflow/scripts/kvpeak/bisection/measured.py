@@ -4,7 +4,6 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES, Cell
@@ -14,6 +13,7 @@ from kvpeak.base.untrusted import read_object
 from kvpeak.bisection.candidates import Candidates
 from kvpeak.bisection.search import BAD, GOOD, SKIPPED, Bisection, verdict
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.preparation import to_be_tried_again
 from kvpeak.experiment.requests import request
 from kvpeak.runner.cell import run_cell
 
@@ -173,8 +173,8 @@ def _check(matrix: Matrix, names: tuple[str, ...]) -> None:
             )
     model, prompt = names[:2]
     needed = [layout.model_record(model), layout.prompt_file(model, prompt)]
-    if missing := [str(path) for path in needed if not Path(path).exists()]:
+    if missing := [str(path) for path in needed if not path.exists() or to_be_tried_again(path)]:
         command = shlex.join(
             ["snakemake", "--cores", "1", *missing, "--config", f"matrix={matrix.file}"]
         )
-        raise UserError(f"{missing[0]} is not there; make it: {command}")
+        raise UserError(f"{missing[0]} was not made here; make it: {command}")

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of, write_json
+from kvpeak.base.made import made_here, note_made_here
 from kvpeak.inputs import gguf, hub, wheel
 from kvpeak.inputs.model_folder import (
     CONFIG,
@@ -30,7 +31,8 @@ AS_STORED = "as-stored"  # a GGUF's packed weights, as they are
 # mlx-lm's (group size, bits) for a mode of MLX's, where the matrix says none.
 MODES = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
 # model.json once more, under a name that Snakemake does not delete when it runs the rule again: it
-# tells the files that were made here, and may be replaced, from those that a person put there.
+# tells the files that were made here, and may be replaced, from those that a person put there. One
+# that was not written here is not believed.
 MADE = ".made.json"
 
 
@@ -53,7 +55,7 @@ def make(name: str, entry: dict, folder: Path, wheels: Path | None, convert: Con
             record = asked | by_hand(entry, folder)
         else:
             record = build(asked, entry, folder, wheels, convert)
-        write_json(folder / RECORD, record)
+        write_record(folder / RECORD, record)
     except UserError as error:
         raise error.within(f"model {name}") from None
 
@@ -76,7 +78,9 @@ def request(name: str, entry: dict) -> dict:
 
 
 def made_before(asked: dict, folder: Path) -> dict | None:
-    """The last record, if the same was asked for then and the files still are what it says."""
+    """The last record of this project, if the same was asked for then and the files still are what
+    it says.
+    """
     record = last_record(folder)
     if any(record.get(key) != value for key, value in asked.items()):
         return None
@@ -92,8 +96,7 @@ def made_before(asked: dict, folder: Path) -> dict | None:
 def check_pins(pinned: str | dict | None, files: dict[str, dict], folder: Path) -> None:
     """The matrix's own SHA-256 against the files', whose hashes were just made.
 
-    Nothing that lies in a folder is believed about itself: it may come from somebody else. Raises
-    UserError.
+    Raises UserError.
     """
     found = {name: described["sha256"] for name, described in files.items()}
     if isinstance(pinned, str):
@@ -107,12 +110,20 @@ def check_pins(pinned: str | dict | None, files: dict[str, dict], folder: Path) 
 
 
 def last_record(folder: Path) -> dict:
-    """What was made here before; nothing where that is not said, or is damaged."""
+    """What was made here before; nothing where that is not said, is damaged, or was said by
+    somebody else.
+    """
     try:
-        found = read_object(folder / MADE)
+        found = read_object(folder / MADE) if made_here(folder / MADE) else {}
     except UserError:
         found = {}
     return found if is_described(found.get("files")) else {"files": {}}
+
+
+def write_record(path: Path, record: dict) -> None:
+    """Write one that is believed when it is read again. Raises OSError."""
+    write_json(path, record)
+    note_made_here(path)
 
 
 def strangers(folder: Path) -> list[str]:
@@ -133,7 +144,7 @@ def from_config(entry: dict, folder: Path) -> dict:
         write_json(folder / CONFIG, config | quantised_config(entry))
     files = described(folder, SMALL_FILES)
     made = last_record(folder)["files"] | {CONFIG: files[CONFIG]}
-    write_json(folder / MADE, {"files": made})
+    write_record(folder / MADE, {"files": made})
     return {"source": entry["config"], "files": files}
 
 
@@ -207,7 +218,7 @@ def build(asked: dict, entry: dict, folder: Path, wheels: Path | None, convert: 
         check_shapes(entry, new)
         quantise(entry, new, convert)
         record = asked | {"source": source, "files": described(new, SMALL_FILES + WEIGHTS)}
-        write_json(new / MADE, record)
+        write_record(new / MADE, record)
         replace(folder, new)
     finally:
         shutil.rmtree(new, ignore_errors=True)

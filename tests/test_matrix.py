@@ -79,8 +79,18 @@ def order(number: int = 1, **changes) -> list[tuple]:
     return [cell.axes for cell in matrix(**changes).cells_here if cell.round == number]
 
 
+def test_replays_come_after_all_that_is_live():
+    engines = [
+        BASE["commits"][cell.commit]["engine"]
+        for cell in matrix(protocol={"processes": 2}).cells_here
+    ]
+    replays = engines.count("candle-replay")
+    assert 0 < replays < len(engines)
+    assert set(engines[-replays:]) == {"candle-replay"}
+
+
 def test_rounds_alternate_their_direction():
-    some = {"protocol": {"processes": 3}}
+    some = {"protocol": {"processes": 3}, "exclude": [{"commit": "replay"}]}
     assert order(2, **some) == order(1, **some)[::-1]
     assert order(3, **some) == order(1, **some)
 

@@ -155,15 +155,24 @@ class Matrix:
 
     @cached_property
     def cells_here(self) -> list[Cell]:
-        """The cells that run here, in the order in which they should: round by round, A B | B A."""
+        """The cells that run here, in the order in which they should: round by round, A B | B A.
+
+        Replays come after all that is live. They have no speed that an order could bias, no live
+        cell starts in memory that a replay has just filled, and one after another they touch what
+        the system still has at hand.
+        """
         here = [cell for cell in self.combinations if not self.reason_not_here(cell)]
         tokens = {name: entry["tokens"] for name, entry in self.prompts.items()}
         sides = self.compare[0]["axis"] if self.compare else ""
-        first = balanced_order(here, sides, tokens, self.protocol["seed"])
+        live, replayed = [], []
+        for cell in balanced_order(here, sides, tokens, self.protocol["seed"]):
+            is_replay = self.commits[cell.commit]["engine"] == "candle-replay"
+            (replayed if is_replay else live).append(cell)
         return [
             Cell(*cell.axes, number)
+            for cells in (live, replayed)
             for number in self._rounds
-            for cell in (first if number % 2 else reversed(first))
+            for cell in (cells if number % 2 else reversed(cells))
         ]
 
     def shorter(self, cell: Cell) -> list[Cell]:

@@ -58,8 +58,14 @@ def test_a_prompt_longer_than_the_corpus_is_refused(corpus, tokenizer):
 
 
 def test_a_prompt_longer_than_the_positions_is_refused(corpus):
-    with pytest.raises(UserError, match="65 tokens asked for, but the model has 64 positions"):
+    with pytest.raises(UserError, match="65 positions asked for, but the model has 64; shorten"):
         cut(corpus, None, CONFIG, 65)
+    with pytest.raises(UserError, match="72 positions asked for, but the model has 64; shorten"):
+        cut(corpus, None, CONFIG, 40, longest=72)
+
+
+def test_the_sequences_of_a_batch_need_not_fit_together(corpus):
+    assert len(cut(corpus, None, CONFIG | {"vocab_size": 256}, 130, longest=64)) == 130
 
 
 def test_a_file_that_is_no_tokenizer_is_one_line(corpus, tokenizer):

@@ -151,6 +151,20 @@ def test_a_model_may_generate_fewer_tokens_than_the_protocol_says():
         matrix(models={"tiny": tiny, "slow": tiny | {"generate": 5}}, **at_the_end)
 
 
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        {"tokens": 2049, "batch": 32},
+        {"batch": [4097, 4097, 4097]},
+        {"tokens": 8000, "shared_prefix": 100},
+        {"tokens": 4097, "repeat": 9},
+        {"turns": [{"tokens": 100, "generate": 8000}], "keep": "trim"},
+    ],
+)
+def test_a_workload_may_have_more_tokens_in_all_than_the_model_has_positions(prompt):
+    matrix(prompts={"a": prompt})
+
+
 def test_the_default_matrix_is_valid_and_plans_the_gpu_model_only_where_there_is_one(monkeypatch):
     monkeypatch.setenv("KVPEAK_ACCELERATOR", "cpu")
     cells = load_matrix("config/matrix.yaml").cells_here
@@ -198,6 +212,24 @@ MISTAKES = [
         {"prompts": {"a": {"tokens": 8100}}},
         "prompts.a.tokens: 8100 and 128 generated are more than the 8192 positions of tiny; "
         "expected at most 8064",
+    ),
+    (
+        {"prompts": {"a": {"tokens": 8100, "batch": 2}}},
+        "prompts.a.tokens: 8100 and 128 generated are more than the 8192 positions of tiny",
+    ),
+    (
+        {"prompts": {"a": {"batch": [9, 8100]}}},
+        "prompts.a.batch: 8100 and 128 generated are more than the 8192 positions of tiny",
+    ),
+    (
+        {"prompts": {"a": {"turns": [{"tokens": 100, "times": 40}]}}},
+        "prompts.a.turns: a session of 40 turns takes 9120 positions with its answers, and tiny "
+        "has 8192; expected fewer or shorter turns, or exclude {model: tiny, prompt: a}",
+    ),
+    (
+        {"prompts": {"a": {"tokens": 8000, "batch": 64}}},
+        "prompts.a.tokens: 512000 tokens for a batch of 64 sequences are more than the corpus "
+        "prompts/alice.txt has (",
     ),
     ({"caps": ["none", "4 x"]}, 'caps[1]: "4 x": expected none, a reuse ratio such as 4x'),
     ({"caps": ["none", 0]}, "caps[1]: 0: expected none, a reuse ratio such as 4x"),

@@ -236,6 +236,60 @@ def test_an_entrys_tokens_are_all_that_is_cut():
     assert planned.asked(shared, 16) == {"workload": {"shared_prefix": 512}}
 
 
+def entry_of(**given) -> dict:
+    return planned.prompt_entry("m.yaml", "p", {"corpus": "x"} | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "words"),
+    [
+        ({"tokens": 129}, "", ""),
+        ({"turns": [{"tokens": 9, "times": 40}]}, "turns 40", "a session of 40 turns"),
+        ({"turns": [{"tokens": 9}]}, "turns 1", "a session of 1 turn"),
+        ({"tokens": 65, "repeat": 2000}, "repeat 2000", "2,000 requests"),
+        ({"tokens": 65, "batch": 8}, "batch 8", "a batch of 8 sequences"),
+        ({"batch": [513, 257]}, "batch 2", "a batch of 2 sequences"),
+        ({"tokens": 65, "batch": 1}, "batch 1", "a batch of 1 sequence"),
+        (
+            {"tokens": 1025, "shared_prefix": 512},
+            "shared_prefix 512",
+            "two prompts that share 512 tokens",
+        ),
+    ],
+)
+def test_a_prompt_has_a_name_and_words_for_what_it_is(given, name, words):
+    entry = entry_of(**given)
+    assert planned.name_of(entry) == name
+    assert planned.spell(name) == words
+    assert planned.name_of(planned.asked(entry, 16).get("workload", {})) == name
+
+
+def test_repeated_requests_say_how_long_each_is():
+    assert planned.spell("repeat 200", 13_000) == "200 requests of 65 tokens"
+
+
+def test_what_is_no_name_is_left_as_it_is():
+    for name in ("", "batch", "batch 0", "batch ²", "dance 3", "repeat 9999999999"):
+        assert planned.spell(name, 9) == name
+
+
+def test_only_a_prompt_of_the_same_kind_is_shorter():
+    batch, more = entry_of(tokens=65, batch=8), entry_of(tokens=65, batch=16)
+    assert planned.is_shorter(batch, more)
+    assert not planned.is_shorter(more, batch)
+    assert not planned.is_shorter(batch, entry_of(tokens=2049))
+    assert not planned.is_shorter(entry_of(tokens=513), more)
+    assert not planned.is_shorter(entry_of(tokens=513, batch=1), more)  # its sequence is longer
+    assert planned.is_shorter(entry_of(tokens=9), entry_of(tokens=10))
+
+
+def test_a_trimmed_session_holds_no_answers_but_the_last():
+    turns = [{"tokens": 100, "generate": 50}, {"tokens": 10, "generate": 20, "times": 2}]
+    assert planned.longest(entry_of(turns=turns), 16) == 210
+    assert planned.longest(entry_of(turns=turns, keep="none"), 16) == 210
+    assert planned.longest(entry_of(turns=turns, keep="trim"), 16) == 150
+
+
 @pytest.mark.parametrize(
     ("entry", "message"),
     [

@@ -58,6 +58,7 @@ from kvpeak.experiment.plan import executed, plan_summary
 from kvpeak.experiment.preparation import failures, needs, to_be_tried_again
 from kvpeak.experiment.status import failed_cells, outcome_in
 from kvpeak.experiment.requests import build_entry, digest
+from kvpeak.experiment.workloads import longest
 
 gc.set_threshold(
     1_000_000

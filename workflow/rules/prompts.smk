@@ -13,6 +13,9 @@ rule prompt:
     threads: workflow.cores
     params:
         tokens=lambda wildcards: MATRIX.prompts[wildcards.prompt]["tokens"],
+        longest=lambda wildcards: longest(
+            MATRIX.prompts[wildcards.prompt], MATRIX.generate(wildcards.model)
+        ),
     message:
         "Cutting {wildcards.prompt} to {params.tokens} tokens of {wildcards.model}"
     shell:
@@ -21,5 +24,6 @@ rule prompt:
         " --corpus {input.corpus:q}"
         " --model-folder models/{wildcards.model}"
         " --tokens {params.tokens}"
+        " --longest {params.longest}"
         " --out {output:q}"
         " 2>&1 | tee {log:q} >&2"

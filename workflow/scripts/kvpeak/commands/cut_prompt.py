@@ -14,6 +14,12 @@ def arguments(parser) -> None:
     parser.add_argument("--corpus", type=Path, required=True, help="text file, UTF-8")
     parser.add_argument("--model-folder", type=Path, required=True, help="models/NAME")
     parser.add_argument("--tokens", type=int, required=True, help="how many, exactly")
+    parser.add_argument(
+        "--longest",
+        type=int,
+        help="positions that the longest sequence takes with what is generated, at most the "
+        "model's; default: --tokens",
+    )
     parser.add_argument("--out", type=Path, required=True, help="JSON file to write")
 
 
@@ -22,7 +28,8 @@ MOST_MEMORY = 2 * GIB  # a tokenizer.json may ask for any amount
 
 def run(given) -> None:
     with limited():
-        write_json(given.out, prompt_record(given.corpus, given.model_folder, given.tokens))
+        record = prompt_record(given.corpus, given.model_folder, given.tokens, given.longest)
+        write_json(given.out, record)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.model_config import sizes
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES, caps_of
-from kvpeak.experiment.workloads import longest
+from kvpeak.experiment.workloads import longest, name_of, said_by, spell
 
 # The variables that a matrix may set: switches and numbers of the libraries that compute. Never
 # what names a file, a library or a device, and so decides which code runs, what is read or written,
@@ -144,8 +144,18 @@ def _check_positions(matrix, prompt: str, model: str) -> None:
     positions = sizes(matrix.shapes(model)).positions
     if positions is None:
         return
-    generate = matrix.generate(model)
-    tokens = longest(matrix.prompts[prompt], generate) - generate
+    entry, generate = matrix.prompts[prompt], matrix.generate(model)
+    taken, where = longest(entry, generate), f"prompts.{prompt}.{said_by(entry)}"
+    otherwise = f"or exclude {{model: {model}, prompt: {prompt}}}"
+    if "turns" in entry:
+        if taken > positions:
+            raise ConfigError(
+                matrix.file,
+                where,
+                f"{spell(name_of(entry))} takes {taken} positions with its answers, and {model} "
+                f"has {positions}; expected fewer or shorter turns, {otherwise}",
+            )
+        return
     if generate >= positions:
         own = "generate" in matrix.models[model]
         raise ConfigError(
@@ -153,13 +163,12 @@ def _check_positions(matrix, prompt: str, model: str) -> None:
             f"models.{model}.generate" if own else "protocol.generate",
             f"{generate}: expected fewer than the {positions} positions of {model}",
         )
-    if tokens + generate > positions:
+    if taken > positions:
         raise ConfigError(
             matrix.file,
-            f"prompts.{prompt}.tokens",
-            f"{tokens} and {generate} generated are more than the {positions} positions of "
-            f"{model}; expected at most {positions - generate}, "
-            f"or exclude {{model: {model}, prompt: {prompt}}}",
+            where,
+            f"{taken - generate} and {generate} generated are more than the {positions} positions "
+            f"of {model}; expected at most {positions - generate}, {otherwise}",
         )
 
 
@@ -171,11 +180,12 @@ def _check_corpus(file, prompt: str, entry: dict) -> None:
             file, f"prompts.{prompt}.corpus", f"{shown(entry['corpus'])}: no such file"
         ) from None
     if entry["tokens"] > size:  # a token is at least one byte
+        words = spell(name_of(entry))
         raise ConfigError(
             file,
-            f"prompts.{prompt}.tokens",
-            f"{entry['tokens']} is longer than the corpus {entry['corpus']} ({size} bytes); "
-            "expected a shorter prompt or a longer corpus",
+            f"prompts.{prompt}.{said_by(entry)}",
+            f"{entry['tokens']} tokens{f' for {words}' if words else ''} are more than the corpus "
+            f"{entry['corpus']} has ({size} bytes); expected a shorter prompt or a longer corpus",
         )
 
 

@@ -177,8 +177,8 @@ class Matrix:
 
     def shorter(self, cell: Cell) -> list[Cell]:
         """The planned cells, of every round, that differ from this one in a shorter prompt only."""
-        tokens = self.prompts[cell.prompt]["tokens"]
-        shorter = [name for name, entry in self.prompts.items() if entry["tokens"] < tokens]
+        own = self.prompts[cell.prompt]
+        shorter = [name for name, each in self.prompts.items() if workloads.is_shorter(each, own)]
         return [
             replace(cell, prompt=name, round=number) for name in shorter for number in self._rounds
         ]

@@ -2,10 +2,13 @@
 that begin alike.
 """
 
+import re
+
 from kvpeak.experiment.config_file import ConfigError
 
 KINDS = ("turns", "repeat", "batch", "shared_prefix")
 OF = {"mlx": KINDS, "mistralrs": ("turns", "repeat")}  # engine → the kinds that it has
+NAMED = re.compile(rf"({'|'.join(KINDS)}) [1-9]\d{{0,8}}", re.ASCII)  # what name_of says
 WHY = {
     ("mistralrs", "batch"): "mistral.rs decides itself which requests it puts together",
     ("mistralrs", "shared_prefix"): "its prefix cache can be neither saved nor emptied",
@@ -59,10 +62,56 @@ def _in_all(entry: dict) -> int:
     return entry["tokens"] * entry.get("batch", 1)
 
 
+def kind_of(entry: dict) -> str:
+    """The kind of a prompt's entry, or of what its request says; '' for one text."""
+    return next((kind for kind in KINDS if kind in entry), "")
+
+
+def name_of(entry: dict) -> str:
+    """The kind, and how many turns, requests, sequences or shared tokens: e.g. `batch 8`; '' for
+    one text.
+    """
+    kind = kind_of(entry)
+    value = entry.get(kind)
+    return f"{kind} {len(value) if isinstance(value, list) else value}" if kind else ""
+
+
+def spell(name: str, tokens: int | None = None) -> str:
+    """What name_of said, in words. tokens: of all parts together, if they are known."""
+    kind, _, number = name.partition(" ")
+    if not NAMED.fullmatch(name):
+        return name
+    count, s = f"{int(number):,}", "" if number == "1" else "s"
+    if kind == "repeat" and tokens:
+        return f"{count} requests of {round(tokens / int(number)):,} tokens"
+    return {
+        "turns": f"a session of {count} turn{s}",
+        "repeat": f"{count} requests",
+        "batch": f"a batch of {count} sequence{s}",
+        "shared_prefix": f"two prompts that share {count} token{s}",
+    }[kind]
+
+
+def is_shorter(entry: dict, than: dict) -> bool:
+    """Whether a prompt takes less than another of its kind: what does not fit with the one does not
+    fit with the other.
+    """
+    return (
+        kind_of(entry) == kind_of(than)
+        and entry["tokens"] < than["tokens"]
+        and longest(entry, 0) <= longest(than, 0)
+    )
+
+
+def said_by(entry: dict) -> str:
+    """The key of a prompt's entry that says how long it is."""
+    return kind_of(entry) if "turns" in entry or _given_lengths(entry) else "tokens"
+
+
 def not_applicable(engine: str, entry: dict) -> str:
     """Why the engine does not measure a prompt's entry, or ''."""
-    kind = next((kind for kind in KINDS if kind in entry), None)
-    if kind is None or kind in OF.get(engine, ()):
+    kind = kind_of(entry)
+    if not kind or kind in OF.get(engine, ()):
         return ""
     why = WHY.get((engine, kind)) or WHY[engine]
     return f"not applicable: engine {engine} does not measure {kind}: {why}"
@@ -91,15 +140,28 @@ def asked(entry: dict, generate: int) -> dict:
     if "turns" in entry:
         turns = [[turn["tokens"], turn.get("generate", generate)] for turn in entry["turns"]]
         return {"workload": {"turns": turns, "keep": entry["keep"]}}
-    return next(({"workload": {kind: entry[kind]}} for kind in KINDS if kind in entry), {})
+    kind = kind_of(entry)
+    return {"workload": {kind: entry[kind]}} if kind else {}
 
 
 def longest(entry: dict, generate: int) -> int:
-    """Positions that one sequence of the prompt takes, with what is generated."""
+    """Positions that the longest sequence of the prompt takes, with what is generated: of a session
+    all its turns, and the answers that stay. generate: tokens, if not said.
+    """
     if "turns" in entry:
-        return sum(turn["tokens"] + turn.get("generate", generate) for turn in entry["turns"])
+        return _of_session(entry["turns"], generate, trimmed=entry.get("keep") == "trim")
     if "shared_prefix" in entry:
         return (entry["tokens"] + entry["shared_prefix"]) // 2 + generate
     if _given_lengths(entry):
         return max(entry["batch"]) + generate
     return entry["tokens"] // entry.get("batch", 1) + generate
+
+
+def _of_session(turns: list[dict], generate: int, trimmed: bool) -> int:
+    held = most = 0
+    for turn in turns:
+        held += turn["tokens"]
+        answer = turn.get("generate", generate)
+        most = max(most, held + answer)
+        held += 0 if trimmed else answer
+    return most

@@ -30,17 +30,20 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
         raise UserError(f"{tokenizer}: {error}; make the model again") from None
 
 
-def cut(corpus: Path, tokenizer: Path | None, config: dict, tokens: int) -> list[int]:
+def cut(
+    corpus: Path, tokenizer: Path | None, config: dict, tokens: int, longest: int | None = None
+) -> list[int]:
     """The first `tokens` token ids of the corpus for a model with this config.json.
 
-    Raises Unavailable when the corpus, or the model's positions, are fewer, and UserError when an
-    id is beyond the model's vocabulary.
+    longest: positions that the longest sequence made of them takes; None: all of them are one.
+    Raises Unavailable when the model's positions, or the corpus's tokens, are fewer, and UserError
+    when an id is beyond the model's vocabulary.
     """
-    said = sizes(config)
-    if said.positions is not None and tokens > said.positions:
+    said, taken = sizes(config), tokens if longest is None else longest
+    if said.positions is not None and taken > said.positions:
         raise Unavailable(
-            f"{tokens} tokens asked for, but the model has {said.positions} positions; "
-            "shorten the prompt"
+            f"{taken} positions asked for, but the model has {said.positions}; shorten the prompt, "
+            "or generate fewer tokens"
         )
     ids = corpus_tokens(corpus, tokenizer, said.vocab or BYTES)
     if tokens > len(ids):
@@ -65,10 +68,10 @@ def check_ids(ids: list[int], vocabulary: int | None, where: Path | str) -> None
         )
 
 
-def prompt_record(corpus: Path, folder: Path, tokens: int) -> dict:
+def prompt_record(corpus: Path, folder: Path, tokens: int, longest: int | None = None) -> dict:
     """The prompt's JSON for the model in `folder`: its token ids, and what they were cut from.
 
-    Raises UserError, and Unavailable where the corpus or the model has not so many tokens.
+    Raises UserError, and Unavailable where the corpus or the model has not so many; as `cut`.
     """
     if tokens < 1:
         raise UserError(f"--tokens: {tokens}: expected at least 1")
@@ -81,5 +84,5 @@ def prompt_record(corpus: Path, folder: Path, tokens: int) -> dict:
         "corpus": corpus.name,
         "corpus_sha256": sha256_of(corpus),
         "tokenizer_sha256": record["files"][TOKENIZER]["sha256"] if tokenizer else None,
-        "tokens": cut(corpus, tokenizer, read_config(folder), tokens),
+        "tokens": cut(corpus, tokenizer, read_config(folder), tokens, longest),
     }

@@ -7,6 +7,7 @@ without a cap ran out of memory, and a model that needs a GPU which is not there
 import csv
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -387,6 +388,24 @@ def test_pool_growth_is_predicted_from_the_shapes(judge):
         "holds",
         "1,000.0 − 430.0 = 570.0, predicted 571.5 (−0.3 %); ± 10 %",
     )
+
+
+def as_batches(results):
+    summary = {cell: row | {"workload": "batch 4"} for cell, row in results.summary.items()}
+    return replace(results, summary=summary)
+
+
+def test_what_is_predicted_of_one_prompt_is_not_held_against_a_workload(judge, small):
+    entry = {"kind": "pool-growth", "of": {"model": "tiny", "kv_cache": "cat", "cap": "none"}}
+    entry |= {"to": {"kv_cache": "prealloc"}, "column": "peak_mib", "tolerance_pct": 10}
+    assert judge(entry, as_batches(small))["alice-512"] == (
+        "not testable",
+        "the prediction is of one prompt, and this is a batch of 4 sequences",
+    )
+    law = {"kind": "growth-law", "of": {"model": "tiny", "kv_cache": "prealloc", "cap": "none"}}
+    law |= {"column": "peak_mib", "leading": "T2"}
+    verdict, detail = judge(law, as_batches(small))[""]
+    assert (verdict, detail[:27]) == ("not testable", "not testable with 0 lengths")
 
 
 def test_pool_growth_of_the_published_prototype():

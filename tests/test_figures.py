@@ -173,6 +173,17 @@ def test_every_predicted_line_can_be_told_without_its_colour():
     assert len(dashed) == 4  # drawn, and in the legend: one a cache
 
 
+def test_workloads_have_no_place_among_the_lengths(cap):
+    batch = [
+        replace(pair, before=pair.before | {"workload": "batch 4", "prompt_tokens": 77_777})
+        for pair in cap.pairs
+        if pair.before
+    ]
+    assert figures.peak_by_length(replace(cap, pairs=batch)) is None
+    both = figures.peak_by_length(replace(cap, pairs=cap.pairs + batch))
+    assert texts(both) == texts(figures.peak_by_length(cap))
+
+
 def test_figures_of_thousands_of_cells_stay_small(cap):
     pair = cap.pairs[0]
     many = [

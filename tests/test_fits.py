@@ -255,6 +255,14 @@ def test_a_token_beyond_a_chunk_takes_what_the_caches_hold_of_it(tmp_path):
     assert found.prefill.cached == 4096 / MIB
 
 
+def test_workloads_are_no_lengths_of_a_series(tmp_path):
+    results = results_of(tmp_path, lambda n: 1e-3 * n * n)
+    batch = next(row for row in results.summary.values() if row["prompt_tokens"] == 513)
+    batch |= {"workload": "batch 4", "peak_mib": 9_000.0}
+    (found,) = read_series(results, tmp_path)
+    assert [point.tokens for point in found.points] == [129, 257, 1025]
+
+
 def test_a_damaged_record_costs_its_cell_only(tmp_path):
     results = results_of(tmp_path, lambda n: 1e-3 * n * n)
     (damaged,) = tmp_path.glob("cells/*/*/p-129/*/*/*/r1/cell.json")

@@ -37,6 +37,13 @@ def test_the_lead_is_the_largest_change_in_plain_numbers(small):
     )
 
 
+def test_a_workload_is_named_in_the_title_and_the_sentence(small):
+    summary = {cell: row | {"workload": "batch 4"} for cell, row in small.summary.items()}
+    found = lead(compare(replace(small, summary=summary), "cap", "none", "32MiB"))
+    assert "the peak of tiny with cat on a batch of 4 sequences falls" in found.title
+    assert "tiny with the cat cache on a batch of 4 sequences (mlx-0.32.4)" in found.sentence
+
+
 def stock(small, **changes):
     """The small result set, each cell as mlx-lm runs it but for its cap."""
     renamed = {}

@@ -53,6 +53,27 @@ def test_what_lowers_the_stock_cell_is_said_by_that_name(small):
     assert "What changes it most?" not in answers
 
 
+@pytest.mark.parametrize(
+    ("workload", "words"),
+    [
+        ("turns 40", "a session of 40 turns"),
+        ("repeat 27", "27 requests of 19 tokens"),
+        ("batch 8", "a batch of 8 sequences"),
+        ("shared_prefix 256", "two prompts that share 256 tokens"),
+    ],
+)
+def test_a_workload_is_named_and_not_called_a_prompt_of_so_many_tokens(small, workload, words):
+    results = stock_before(small, workload=workload)
+    compared = [compare(results, "cap", "none", "32MiB")]
+    found = opening(results, compared, leading(compared), effects(compared))
+    assert found["title"].startswith(f"tiny takes 1,000 MiB on {words} as mlx-lm runs it")
+    assert f"peaks at 1,000 MiB (998 to 1,001 in 4 processes) on {words}." in found["answers"][
+        "What takes the memory?"
+    ].replace(". Of", ".")
+    assert f"tiny with the cat cache on {words} (" in found["answers"]["What would lower it?"]
+    assert "513 tokens" not in found["title"] + " ".join(found["answers"].values())
+
+
 def test_where_the_other_side_takes_more_nothing_lowers_it(small):
     """The stock cell is the one with the cap; without it the peak rises."""
     summary = {

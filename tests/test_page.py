@@ -230,6 +230,14 @@ def test_headings_have_the_anchors_of_github():
     assert title_of("text\n# From mlx\\_a to b\n") == "From mlx_a to b"
 
 
+def test_a_finding_of_workloads_alone_is_drawn_by_prompt():
+    cell = CELLS[0] | {"cell": "c", "peak": 1.0, "timeline": []}
+    drawn = {tokens: charts([cell | {"tokens": tokens}])["vconcat"][0] for tokens in (513, None)}
+    fields = {tokens: part["encoding"]["x"]["field"] for tokens, part in drawn.items()}
+    assert fields == {513: "tokens", None: "prompt"}
+    assert drawn[None]["title"] == "Peak memory by prompt"
+
+
 def test_without_cells_there_are_no_charts():
     assert charts([]) is None
 

@@ -95,3 +95,8 @@ def test_a_damaged_record_has_no_growth(tmp_path, text):
     write(tmp_path, samples(1.1, 30))
     (tmp_path / "cell.json").write_text(text)
     assert growth_of(tmp_path, ROW) is None
+
+
+def test_a_workload_has_no_one_rate(tmp_path):
+    write(tmp_path, samples(1.1, 30))
+    assert growth_of(tmp_path, ROW | {"workload": "batch 4"}) is None

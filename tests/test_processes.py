@@ -134,6 +134,10 @@ def test_what_the_record_does_not_say(process):
         ({"engine__versions": ["mlx"]}, "engine.versions: expected an object"),
         ({"engine__loop": {}}, "engine.loop: {}: expected text"),
         ({"events": [{"event": "run", "parts": [3]}]}, "events: a run's parts: "),
+        (
+            {"request__prompt__workload": {"batch": "x\n"}},
+            "request.prompt.workload: batch x: expected one such as",
+        ),
     ],
 )
 def test_a_value_of_another_kind_is_named(process, tmp_path, change, said):
@@ -183,6 +187,22 @@ def test_what_the_engine_measured_goes_before_the_shapes(process):
 )
 def test_only_what_ran_live_has_the_work_of_its_phases(process, change):
     found = process(**change)
+    assert (found["prefill_flops"], found["decode_bytes"]) == (None, None)
+    assert found["kv_bytes_per_token"] == KV_BYTES
+
+
+@pytest.mark.parametrize(
+    ("asked", "name"),
+    [
+        ({"turns": [[9, 4], [9, 4]], "keep": "all"}, "turns 2"),
+        ({"repeat": 200}, "repeat 200"),
+        ({"batch": [9, 8, 7]}, "batch 3"),
+        ({"shared_prefix": 512}, "shared_prefix 512"),
+    ],
+)
+def test_a_workload_is_named_and_has_no_work_of_one_prompt(process, asked, name):
+    found = process(request__prompt__workload=asked)
+    assert (found["workload"], process()["workload"]) == (name, "")
     assert (found["prefill_flops"], found["decode_bytes"]) == (None, None)
     assert found["kv_bytes_per_token"] == KV_BYTES
 

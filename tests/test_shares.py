@@ -128,3 +128,14 @@ def test_a_line_says_how_many_cells_are_left_over():
         results(lambda _, cache, variant: {"naive": 2000.0, "fused": 1000.0}[variant])
     )
     assert line.endswith("(6 residual degrees of freedom).")
+
+
+def test_a_workload_has_a_line_of_its_own_and_no_length():
+    found = results(lambda _, cache, variant: {"naive": 2000.0, "fused": 1000.0}[variant])
+    for row in found.summary.values():
+        if row["prompt"] == "p8193":
+            row["workload"] = "turns 40"
+    plain, session = variance_lines(found)
+    assert "14 cells at 513 tokens, 100" in plain
+    assert "14 cells on a session of 40 turns, 100" in session
+    assert "8,193" not in plain + session

@@ -31,7 +31,9 @@ def results(difference: int | None = None, grows: float = 0.0) -> Results:
         BATCH: [sequence(1, None), sequence(2, difference)],
     }
     ok = {"outcome": "ok", "decode_tok_s": 100.0, "peak_active_mib": 30.0, "loaded_mib": 10.0}
-    return Results(dict.fromkeys(turns, ""), dict.fromkeys(turns, ok), {}, turns=turns)
+    kinds = {SESSION: "turns 5", REQUESTS: "repeat 200", BATCH: "batch 2"}
+    summary = {cell: ok | {"workload": kind} for cell, kind in kinds.items()}
+    return Results(dict.fromkeys(turns, ""), summary, {}, turns=turns)
 
 
 def test_requests_that_hold_no_more_are_said_to_stand_still():
@@ -52,11 +54,18 @@ def test_a_session_grows_with_its_text_and_is_called_no_leak():
     assert not any("session" in line for line in section["sentences"])
 
 
+def test_a_session_of_equal_turns_is_called_no_leak_either():
+    grown = {SESSION: [turn(n, 300.0 + n) for n in range(1, 65)]}
+    found = Results({}, {SESSION: {"outcome": "ok", "workload": "turns 64"}}, {}, turns=grown)
+    assert workloads_section(found)["sentences"] == []
+
+
 def test_an_engine_without_an_allocator_is_shown_by_its_process():
     cell = ("mistralrs", *SESSION[1:3], "own", "default", "stock")
     unknown = {"held_pool_mib": None, "peak_pool_mib": None}
     rows = [turn(n, 0) | unknown | {"held_rss_mib": 300.0 + 11 * n} for n in range(1, 65)]
-    found = Results({cell: ""}, {cell: {"outcome": "ok"}}, {}, turns={cell: rows})
+    summary = {cell: {"outcome": "ok", "workload": "repeat 64"}}
+    found = Results({cell: ""}, summary, {}, turns={cell: rows})
     section = workloads_section(found)
     assert "| 64 | process | 311.0 | 1,004.0 | – |" in section["turns"]
     assert "what is held grows, slope 11,264.00 KiB a request" in section["sentences"][0]

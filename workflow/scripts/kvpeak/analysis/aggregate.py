@@ -16,7 +16,7 @@ from kvpeak.base.untrusted import read_csv
 
 RANGED = ("footprint", "device")  # counters whose smallest and largest process are in the summary
 TEXTS = (
-    *("detail", "method", "weights", "machine", "hardware", "accelerator", "gpu"),
+    *("detail", "method", "weights", "workload", "machine", "hardware", "accelerator", "gpu"),
     *(
         "versions",
         "loop",

@@ -274,6 +274,8 @@ def _speed_bounds(claim: Claim) -> tuple[float, float, str]:
 def _judge_pool_growth(claim, group, cells, results, placed):
     of, to = (results.summary[cell] for cell in cells)
     found = of[claim["column"]] - to[claim["column"]]
+    if words := workloads.spell_workload(of):
+        return Verdict.NOT_TESTABLE, f"the prediction is of one prompt, and this is {words}"
     if of["kv_bytes_per_token"] is None:
         return Verdict.NOT_TESTABLE, "what its cache holds is not known"
     predicted = growth.pool_growth_mib(
@@ -313,9 +315,8 @@ def _judge_growth_law(claim, group, cells, results, placed):
 
 def _judge_no_growth(claim, group, cells, results, placed):
     margin = claim["margin_kib"] or workloads.MARGIN_KIB
-    series = workloads.mean_series(
-        results.turns.get(cells[0], []), f"held_{claim['held'] or 'rss'}_mib"
-    )
+    held = f"held_{claim['held'] or 'rss'}_mib"
+    series = workloads.mean_series(results.turns.get(cells[0], []), held)
     found = workloads.trend(series)
     if found is None:
         return Verdict.NOT_TESTABLE, (
@@ -327,16 +328,14 @@ def _judge_no_growth(claim, group, cells, results, placed):
 
 
 def _by_length(claim, cells, results) -> list[tuple[int, float]]:
-    """(prompt tokens, MiB) of each length; with `to` the MiB above it, where both were measured."""
-    mib = {cell: results.summary[cell][claim["column"]] for cell in cells}
-    tokens = {cell: int(results.summary[cell]["prompt_tokens"]) for cell in cells}
+    """(tokens, MiB) of each plain prompt; with `to` the MiB above it, where both were measured."""
+    plain = {cell: row for cell in cells if workloads.is_plain(row := results.summary[cell])}
+    mib = {cell: row[claim["column"]] for cell, row in plain.items()}
+    tokens = {cell: int(row["prompt_tokens"]) for cell, row in plain.items()}
     if not claim["to"]:
-        return [(tokens[cell], mib[cell]) for cell in cells]
-    return [
-        (tokens[of], mib[of] - mib[to])
-        for of, to in ((cell, replaced(cell, claim["to"])) for cell in cells)
-        if to in mib and to != of
-    ]
+        return [(tokens[cell], mib[cell]) for cell in plain]
+    pairs = ((cell, replaced(cell, claim["to"])) for cell in plain)
+    return [(tokens[of], mib[of] - mib[to]) for of, to in pairs if to in mib and to != of]
 
 
 # How figures are spelled.

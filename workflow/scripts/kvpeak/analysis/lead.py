@@ -10,6 +10,7 @@ from kvpeak.analysis.instruments import DOUBTED
 from kvpeak.analysis.results import repeats
 from kvpeak.analysis.setting import laboratory
 from kvpeak.analysis.verdicts import Verdict
+from kvpeak.analysis.workloads import is_plain, spell_length, spell_prompt
 from kvpeak.base.columns import SPEEDS
 from kvpeak.base.numbers import percent
 
@@ -192,25 +193,23 @@ def _processes(pair: Pair) -> str:
 
 def _what(pair: Pair) -> str:
     """E.g. `qwen2-tiny with cat at 513 tokens`, without the name on the compared axis."""
-    names = pair.names
+    names, row = pair.names, pair.before
     cache = f" with {names['kv_cache']}" if "kv_cache" in names else ""
-    tokens = f" at {int(pair.before['prompt_tokens']):,} tokens" if "prompt" in names else ""
-    return f"{names.get('model', 'each model')}{cache}{tokens}"
+    prompt = f" {'at' if is_plain(row) else 'on'} {spell_length(row)}" if "prompt" in names else ""
+    return f"{names.get('model', 'each model')}{cache}{prompt}"
 
 
 def _where(pair: Pair) -> str:
     names = pair.names
     cache = f" with the {names['kv_cache']} cache" if "kv_cache" in names else ""
-    tokens = (
-        f" on a prompt of {int(pair.before['prompt_tokens']):,} tokens" if "prompt" in names else ""
-    )
+    prompt = spell_prompt(pair.before) if "prompt" in names else ""
     others = [names["commit"]] if "commit" in names else []
     if "cap" in names:
         others.append(spell_name("cap", names["cap"]))
     if names.get("variant", "default") != "default":
         others.append(f"variant {names['variant']}")
-    prompt = tokens.removeprefix(" on ")
-    what = f"{names['model']}{cache}{tokens}" if "model" in names else f"{prompt}{cache}"
+    on = f" on {prompt}" if prompt else ""
+    what = f"{names['model']}{cache}{on}" if "model" in names else f"{prompt}{cache}"
     return f"{what} ({', '.join(others)})" if others else what
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from kvpeak.analysis.headline import counter_of
+from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.columns import MEMORY
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
@@ -36,19 +37,20 @@ class Growth:
 
 
 def growth_of(folder: Path, row: dict) -> Growth | None:
-    """The growth in the process whose folder this is; None where it does not grow, or no file says
-    so. `row` is its cell's of summary.csv.
+    """The growth in the process whose folder this is; None where it does not grow, no file says so,
+    or its prompt is a workload, which has no one rate. `row` is its cell's of summary.csv.
     """
+    if not is_plain(row):
+        return None
     try:
         record = read_object(folder / "cell.json")
         samples = read_csv(folder / "memory.csv", MEMORY.names)
-        # of a session there are several, and no one rate of growth
-        (phase,) = (each for each in record["phases"] if each["phase"] == "decode-0")
+        phase = next(each for each in record["phases"] if each["phase"] == "decode-0")
         column = "device_mib" if counter_of(row) == "device" else "footprint_mib"
         points = [(float(s["t_s"]), float(s[column])) for s in samples if s[column]]
         steps = int(row["generated_tokens"]) - 1
         times = (float(phase["start_s"]), float(phase["end_s"]))
-    except (OSError, UserError, KeyError, TypeError, ValueError):
+    except (OSError, UserError, KeyError, TypeError, ValueError, StopIteration):
         return None
     found = fit_growth_and_stop(points, *times, steps)
     if found is None:

@@ -21,6 +21,7 @@ from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
+from kvpeak.experiment.workloads import NAMED, name_of
 from kvpeak.inputs.shapes import kv_bytes_per_token
 
 UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
@@ -119,6 +120,16 @@ def turns_of(record: Record) -> list[dict]:
         raise UserError(f"{record.file}: events: a run's parts: {error!r}") from None
 
 
+def workload_of(record: Record) -> str:
+    """What the prompt is beside one text, e.g. `batch 8`; '' for one text. Raises UserError."""
+    name = name_of(record.items("request", "prompt", "workload"))
+    if name and not NAMED.fullmatch(name):
+        raise UserError(
+            f"{record.file}: request.prompt.workload: {name[:80]}: expected one such as batch 8"
+        )
+    return name
+
+
 def said(record: Record) -> dict:
     """What the record says in words."""
     versions = record.items("engine", "versions").items()
@@ -128,6 +139,7 @@ def said(record: Record) -> dict:
         "detail": record.text("detail"),
         "method": record.text("engine", "method") or "live",
         "weights": record.text("request", "model", "weights"),
+        "workload": workload_of(record),
         "machine": record.text("machine", "before", "name") or "unknown",
         "accelerator": record.text("engine", "device", "accelerator"),
         "gpu": record.text("request", "gpu") or "",
@@ -212,11 +224,15 @@ def of_the_caches(record: Record, measured: float | None) -> dict:
 
 
 def of_the_work(record: Record, measured: float | None) -> dict:
-    """The least work of each phase, from the model's shapes and what its caches hold."""
+    """The least work of each phase, from the model's shapes and what its caches hold; none of a
+    workload, whose tokens are not those of one prompt.
+    """
     request, dtype = record.items("request"), record.text("engine", "dtype")
     config = read_config(request["model"]["folder"])
     live = (record.text("engine", "method") or "live") == "live"
     if config is None or not live or not (keeps_all(request["kv_cache"]) or measured):
+        return {}
+    if workload_of(record):
         return {}
     shapes = counted_shapes(config, dtype)
     if shapes is None:

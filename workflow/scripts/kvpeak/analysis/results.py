@@ -31,6 +31,7 @@ _TEXT = (
         "attention",
         "env",
         "cap_bytes",
+        "workload",
         "kv_layers",
         "kv_difference",
         "blas",

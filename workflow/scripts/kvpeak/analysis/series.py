@@ -4,6 +4,7 @@ from pathlib import Path
 
 from kvpeak.analysis.fits import Point, Prefill, Series
 from kvpeak.analysis.results import Results
+from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import RECORD_FILE
@@ -15,12 +16,12 @@ OTHER_AXES = tuple(axis for axis in AXES if axis != "prompt")
 
 
 def read_series(results: Results, folder: Path) -> list[Series]:
-    """Every combination of the axes but the prompt, from the cells that ended well.
+    """Every combination of the axes but the prompt, from the cells of one text that ended well.
 
     `folder` is the one with cells/. A record that cannot be read costs its cell, not the others.
     """
     grouped: dict[tuple, list[tuple[Point, dict]]] = {}
-    for row in results.summary.values():
+    for row in filter(is_plain, results.summary.values()):
         record = _record(folder, row)
         if row["outcome"] == "ok" and row["peak_mib"] is not None and record is not None:
             names = tuple(row[axis] for axis in OTHER_AXES)

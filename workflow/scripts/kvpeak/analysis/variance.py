@@ -7,6 +7,7 @@ import numpy as np
 
 from kvpeak.analysis.comparisons import has_peak
 from kvpeak.analysis.results import Results
+from kvpeak.analysis.workloads import spell_workload
 from kvpeak.base.axes import AXES
 
 SETTINGS = ("commit", "kv_cache", "cap", "variant")
@@ -22,6 +23,7 @@ class Shares:
     model: str
     prompt: str
     tokens: int
+    workload: str  # what the prompt is, in words; '' for one text, which has so many tokens
     cells: int
     shares: dict[str, float]  # axis → 0 to 1, of the logarithm of the peak; axes with several names
     freedom: int  # residual degrees of freedom of a model with every axis, without interactions
@@ -65,8 +67,8 @@ def shares_of_variance(results: Results) -> list[Shares]:
         shares = {axis: share for axis in SETTINGS if (share := _share(rows, axis)) is not None}
         if shares:
             together = _together(rows, max(shares, key=shares.get), shares)
-            tokens = int(rows[0]["prompt_tokens"])
-            found.append(Shares(model, prompt, tokens, len(rows), shares, freedom, together))
+            asked = int(rows[0]["prompt_tokens"]), spell_workload(rows[0])
+            found.append(Shares(model, prompt, *asked, len(rows), shares, freedom, together))
     return found
 
 

@@ -1,4 +1,6 @@
-"""Turns, requests and sequences: their rows, and whether memory grows with them."""
+"""Turns, requests and sequences: what a cell's prompt is, the rows of its parts, and whether memory
+grows with them.
+"""
 
 from dataclasses import dataclass
 
@@ -8,6 +10,7 @@ from scipy import stats
 from kvpeak.analysis.statistics import CONFIDENCE
 from kvpeak.base.columns import TURNS
 from kvpeak.base.numbers import KIB
+from kvpeak.experiment.workloads import spell
 
 FEWEST = 32  # requests: with fewer the later half has no eight blocks
 BLOCKS = 8
@@ -23,6 +26,34 @@ class Trend:
     low_kib: float
     high_kib: float
     requests: int
+
+
+def is_plain(row: dict) -> bool:
+    """Whether a row of the summary is of one text, so that its tokens are its length."""
+    return not row.get("workload")
+
+
+def repeats_requests(row: dict | None) -> bool:
+    """Whether a row of the summary is of the same request again and again, each with a fresh
+    cache.
+    """
+    return ((row or {}).get("workload") or "").startswith("repeat ")
+
+
+def spell_workload(row: dict) -> str:
+    """What a row's prompt is, e.g. `a batch of 8 sequences`; '' for one text."""
+    tokens = row["prompt_tokens"]
+    return spell(row.get("workload") or "", None if tokens is None else int(tokens))
+
+
+def spell_prompt(row: dict) -> str:
+    """E.g. `a prompt of 1,025 tokens`, or what spell_workload says."""
+    return spell_workload(row) or f"a prompt of {int(row['prompt_tokens']):,} tokens"
+
+
+def spell_length(row: dict) -> str:
+    """E.g. `1,025 tokens`, or what spell_workload says."""
+    return spell_prompt(row).removeprefix("a prompt of ")
 
 
 def rows_of(events: list[dict]) -> list[dict]:

@@ -77,8 +77,16 @@ _MEANINGS = {
 _AXES = columns(*((axis, "", _MEANINGS[axis]) for axis in AXES))
 _ROUND = columns(("round", "", "the process's number, from 1"))
 _COUNTS = columns(
-    ("prompt_tokens", "tokens", "the prompt's length"),
-    ("generated_tokens", "tokens", "how many were generated"),
+    ("prompt_tokens", "tokens", "the prompt's length; of a workload all that were computed"),
+    ("generated_tokens", "tokens", "how many were generated; of a workload by all its parts"),
+)
+_WORKLOAD = columns(
+    (
+        "workload",
+        "",
+        "a prompt that is more than one text: `turns`, `repeat` or `batch` with their number, or "
+        "`shared_prefix` with its tokens, such as `batch 8`; empty: one text",
+    )
 )
 
 PLAN = Table(
@@ -192,6 +200,7 @@ PROCESSES = Table(
         ),
         ("runs", "", "how many recorded runs"),
     )
+    + _WORKLOAD
     + _COUNTS
     + columns(
         ("peak_footprint_mib", "MiB", "the operating system's own lifetime peak of the process"),
@@ -251,6 +260,7 @@ SUMMARY = Table(
             "`unavailable`, `unreadable`",
         ),
     )
+    + _WORKLOAD
     + _COUNTS
     + columns(
         (
@@ -349,12 +359,14 @@ SUMMARY = Table(
         (
             "prefill_flops",
             "FLOPs",
-            "the prefill's matrix products, from the shapes; empty where they are not known",
+            "the prefill's matrix products, from the shapes; empty where they are not known, "
+            "and of a workload",
         ),
         (
             "decode_bytes",
             "bytes",
-            "the least that a decode step has to move: weights of the shapes, bytes of the caches",
+            "the least that a decode step has to move: weights of the shapes, bytes of the caches; "
+            "empty of a workload",
         ),
         ("harness", "", "git revision of kvpeak that measured"),
         ("dirty", "", "yes if its workflow/ had uncommitted changes"),

@@ -84,19 +84,19 @@ def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
 
 def variance_lines(results: Results) -> list[Markdown]:
     """For each model: which axis goes with most of the differences at its longest prompt, and how
-    much of them at its shortest.
+    much of them at its shortest; and the same for each of its workloads, which have no length.
     """
-    models: dict[str, list[Shares]] = {}
+    models: dict[tuple[str, str], list[Shares]] = {}
     for shares in shares_of_variance(results):
-        models.setdefault(shares.model, []).append(shares)
+        models.setdefault((shares.model, shares.workload and shares.prompt), []).append(shares)
     lines = []
-    for model, found in models.items():
+    for (model, _), found in models.items():
         short, *_, long = sorted([*found, *found], key=lambda shares: shares.tokens)
         axis = long.first
         if max(long.shares[axis], short.shares.get(axis, 0.0)) < MIN_SHARE:
             continue
         text = (
-            f"Of {model}'s {long.cells} cells at {long.tokens:,} tokens, "
+            f"Of {model}'s {long.cells} cells {_where(long)}, "
             f"{percent(long.shares[axis], 0, sign=False)} of the variance of the peak (its "
             f"logarithm) goes with {_named(long.together)}"
         )
@@ -104,12 +104,16 @@ def variance_lines(results: Results) -> list[Markdown]:
             text += ", which these cells do not tell apart"
         elif short.tokens != long.tokens:
             share = percent(short.shares.get(axis, 0.0), 0, sign=False)
-            text += f"; at {short.tokens:,} tokens {share}"
+            text += f"; {_where(short)} {share}"
         if long.overlapping:
             text += f", and about as much with {_named(long.overlapping)}: the shares overlap"
         text += f" ({long.freedom} residual degrees of freedom)"
         lines.append(escape(f"{text}."))
     return lines
+
+
+def _where(shares: Shares) -> str:
+    return f"on {shares.workload}" if shares.workload else f"at {shares.tokens:,} tokens"
 
 
 def _named(axes: list[str]) -> str:

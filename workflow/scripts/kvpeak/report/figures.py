@@ -7,6 +7,7 @@ from matplotlib.ticker import LogLocator
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak, peak_range
 from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.statistics import Ratio, within
+from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report.pairs import (
     cache_of,
@@ -63,12 +64,14 @@ COUNTERS = {
 @styled
 def peak_by_length(comparison: Comparison) -> Figure | None:
     """Peak memory against prompt tokens, before and after: a panel for each model and setting, a
-    line for each KV cache.
+    line for each KV cache. A workload has no length, and no place in it.
     """
     if comparison.axis == "prompt":
         return None
     pairs = [
-        pair for pair in two_sided(comparison) if has_peak(pair.before) or has_peak(pair.after)
+        pair
+        for pair in two_sided(comparison)
+        if is_plain(pair.before) and (has_peak(pair.before) or has_peak(pair.after))
     ]
     if not pairs:
         return None

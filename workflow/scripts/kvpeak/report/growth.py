@@ -2,6 +2,7 @@
 
 from kvpeak.analysis.growth import pool_growth_mib
 from kvpeak.analysis.results import Results
+from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.kv_caches import regrows
 from kvpeak.base.numbers import percent
@@ -10,8 +11,8 @@ from kvpeak.report.tables import SHOWN, cell_table
 
 
 def growth_rows(results: Results) -> list[dict]:
-    """Live cells without a cap whose cache grows, beside prealloc: what their pool and process hold
-    more than that one's.
+    """Live cells of one text without a cap whose cache grows, beside prealloc: what their pool and
+    process hold more than that one's.
 
     A build without a pool, whose pool counter equals its live bytes, is left out. The largest
     first.
@@ -20,6 +21,8 @@ def growth_rows(results: Results) -> list[dict]:
     found = []
     for cell, row in results.summary.items():
         if not regrows(cell[kv_cache]) or cell[cap] != "none" or row["method"] != "live":
+            continue
+        if not is_plain(row):  # the prediction is of one generation
             continue
         other = results.summary.get((*cell[:kv_cache], "prealloc", *cell[kv_cache + 1 :]))
         sides = [side for side in (row, other) if side and side["outcome"] == "ok"]

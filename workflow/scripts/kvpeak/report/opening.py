@@ -10,6 +10,7 @@ from kvpeak.analysis.pooled import PEAK, Effect
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.setting import is_stock
 from kvpeak.analysis.verdicts import Verdict
+from kvpeak.analysis.workloads import spell_length, spell_prompt
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
 from kvpeak.base.kv_caches import kv_cache
@@ -90,7 +91,7 @@ def _stock_title(row: dict) -> str:
     more = f", {kept:,.0f} of it free memory that the pool keeps" if share and share > KEPT else ""
     return (
         f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{bound} on "
-        f"{int(row['prompt_tokens']):,} tokens as mlx-lm runs it{more}"
+        f"{spell_length(row)} as mlx-lm runs it{more}"
     )
 
 
@@ -101,7 +102,7 @@ def _stock_sentence(row: dict) -> str:
     )
     first = (
         f"As mlx-lm runs it ({row['commit']}, {row['variant']}), {row['model']} peaks at "
-        f"{spell_peak(row)}{spread} on a prompt of {int(row['prompt_tokens']):,} tokens"
+        f"{spell_peak(row)}{spread} on {spell_prompt(row)}"
     )
     if row["parts"]:
         weights, live, kept, rest = row["parts"]

@@ -1,5 +1,5 @@
-"""The page's charts in the language of Vega-Lite: peaks by length, and one cell's memory over
-time.
+"""The page's charts in the language of Vega-Lite: peaks by length (by prompt, where every prompt is
+a workload), and one cell's memory over time.
 """
 
 from kvpeak.report.style import COLOURS
@@ -25,7 +25,7 @@ def charts(cells: list[dict]) -> dict | None:
         parts.append(_timeline(samples))
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
-        "description": "Peak memory by prompt length, and the memory of one cell over time",
+        "description": "Peak memory by prompt, and the memory of one cell over time",
         "params": [_choice(name, label, points) for name, label in CHOICES.items()],
         "vconcat": parts,
         "resolve": {"scale": {"color": "independent"}},
@@ -61,8 +61,11 @@ def _peaks(points: list[dict], chosen: str) -> dict:
     keep = " && ".join(
         f"(chosen_{name} == null || datum.{name} == chosen_{name})" for name in CHOICES
     )
+    by_length = any(point["tokens"] is not None for point in points)
+    length = _quantity("tokens", "prompt tokens", scale=LOGARITHMIC)
+    name = {"field": "prompt", "type": "nominal", "title": "prompt", "sort": None}
     return {
-        "title": "Peak memory by prompt length",
+        "title": f"Peak memory by prompt{' length' * by_length}",
         "width": 600,
         "height": 300,
         "data": {"values": points},
@@ -70,7 +73,7 @@ def _peaks(points: list[dict], chosen: str) -> dict:
         "params": [_pointed_at([point["cell"] for point in points], chosen)],
         "mark": {"type": "point", "filled": True, "size": 90},
         "encoding": {
-            "x": _quantity("tokens", "prompt tokens", scale=LOGARITHMIC),
+            "x": length if by_length else name,  # of points without a length none is drawn
             "y": _quantity("peak", "peak (MiB)", scale=LOGARITHMIC),
             "color": _by_colour("kv_cache", "KV cache", points),
             "shape": {"field": "cap", "type": "nominal", "title": "cap"},

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.results import Results
+from kvpeak.analysis.workloads import is_plain, spell_length
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
@@ -93,7 +94,7 @@ def links_of(tables: dict[str, list[dict]]) -> Links:
         *rows_of_texts("checks", checks, ("cells", "detail")),
     ]
     prompts = {
-        f"{int(row['prompt_tokens']):,} tokens": row["prompt"]
+        spell_length(row): row["prompt"]
         for row in tables.get("summary.csv", [])
         if row.get("prompt_tokens")
     }
@@ -102,8 +103,8 @@ def links_of(tables: dict[str, list[dict]]) -> Links:
 
 
 def cells(results: Results, folder: Path) -> list[dict]:
-    """Each measured cell for the charts: names, length, peak, its processes in words, its
-    timeline.
+    """Each measured cell for the charts: names, length (None of a workload, which has none), peak,
+    its processes in words, its timeline.
     """
     found = []
     for number, row in enumerate(results.summary.values()):
@@ -115,7 +116,7 @@ def cells(results: Results, folder: Path) -> list[dict]:
                 **{axis: row[axis] for axis in AXES},
                 "cell": " ".join(row[axis] for axis in AXES),
                 "line": number + 2,
-                "tokens": int(row["prompt_tokens"]),
+                "tokens": int(row["prompt_tokens"]) if is_plain(row) else None,
                 "peak": round(row["peak_mib"], 1),
                 "processes": peaks or "–",
                 "outcome": row["outcome"],

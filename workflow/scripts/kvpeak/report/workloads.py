@@ -3,7 +3,15 @@ costs.
 """
 
 from kvpeak.analysis.results import Results
-from kvpeak.analysis.workloads import MARGIN_KIB, leaks, mean_series, reuses, spell_trend, trend
+from kvpeak.analysis.workloads import (
+    MARGIN_KIB,
+    leaks,
+    mean_series,
+    repeats_requests,
+    reuses,
+    spell_trend,
+    trend,
+)
 from kvpeak.base.axes import AXES
 from kvpeak.report.markdown import Markdown, number
 from kvpeak.report.reuse import reuse_rows, reuse_sentence, reuse_table
@@ -51,21 +59,17 @@ def turn_rows(results: Results) -> list[dict]:
     """A row for each cell whose runs have turns: what was held after each."""
     found = []
     for cell, rows in results.turns.items():
+        summary = results.summary.get(cell)
         by_allocator = mean_series(rows, HELD)
         held = by_allocator or mean_series(rows, "held_rss_mib")
         if held and not reuses(rows):
             found.append(
                 dict(zip(AXES, cell, strict=True))
-                | {"parts": len(held), "held": held, "repeated": repeated(rows)}
+                | {"parts": len(held), "held": held, "repeated": repeats_requests(summary)}
                 | {"peak": max(mean_series(rows, "peak_pool_mib"), default=None)}
                 | {"by": "allocator" if by_allocator else "process"}
             )
     return found
-
-
-def repeated(rows: list[dict]) -> bool:
-    """Whether every turn computes the same number of tokens: requests with a fresh cache each."""
-    return len({row["prompt_tokens"] for row in rows}) == 1
 
 
 def sentence(row: dict) -> str:

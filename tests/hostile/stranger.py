@@ -71,6 +71,13 @@ def put_damage(cells: list[Path]) -> None:
     os.mkfifo(third / "memory.csv")
 
 
+def take_away_what_is_no_file(folder: Path) -> None:
+    """What Snakemake refuses to begin with."""
+    for path in folder.rglob("*"):
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            path.unlink()
+
+
 def hidden(text: str) -> set[str]:
     """The characters that cannot be seen, besides white space."""
     return {c for c in text if unicodedata.category(c) in HIDDEN and c not in "\n\t\r"}

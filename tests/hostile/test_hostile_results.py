@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -19,7 +20,7 @@ from stranger import EVIL, hidden
 
 from kvpeak.analysis.aggregate import gather, read_plan
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import check_links, write_text
+from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
 from kvpeak.cli import start
 from kvpeak.experiment.preparation import lacks_its_programs
@@ -132,6 +133,8 @@ def test_a_strangers_results_are_read_and_nothing_of_them_is_executed(home):
     home.kvpeak("failed")
     assert "left out: " in home.kvpeak("publish", "a")
     home.kvpeak("compare", "docs/findings/a/results", "results", "--out", "comparison.md")
+    assert "remove it" in home.snakemake("--report", "report.html", code=1)
+    stranger.take_away_what_is_no_file(home.results)
     home.snakemake("--report", "report.html")
     assert "evil.example/x)" not in shown(home.project.read("report.html"))
     plain_documents(home)
@@ -237,7 +240,8 @@ def test_a_link_in_place_of_a_log_is_not_followed(home):
     log = home.results / "logs/aggregate.log"
     log.unlink()
     log.symlink_to(home.mine)
-    home.snakemake("--force", "results/summary.csv")
+    said = home.snakemake("--force", "results/summary.csv", code=1)
+    assert "results/logs/aggregate.log: a link that leads out of results" in said
     home.unharmed()
 
 
@@ -250,18 +254,54 @@ def test_a_folder_of_results_that_is_a_link_elsewhere_is_refused(home):
     assert list(outside.iterdir()) == []
 
 
-def test_links_inside_the_results_are_no_fault(tmp_path):
-    (tmp_path / "a/b").mkdir(parents=True)
-    (tmp_path / "c").symlink_to("a/b")
-    (tmp_path / "file").symlink_to("/etc/hostname")
-    (tmp_path / "circle").symlink_to("circle")
-    leaf = re.compile("r1")
-    (tmp_path / "a/r1").mkdir()
-    (tmp_path / "a/r1/out").symlink_to("/")  # nothing is written below it
-    check_links(tmp_path, leaf)
-    (tmp_path / "a/b/out").symlink_to("/")
-    with pytest.raises(UserError, match="a/b/out: a link that leads out of"):
-        check_links(tmp_path, leaf)
+@pytest.mark.parametrize("folder", ["results", "models", "prompts"])
+def test_a_folder_that_was_handed_over_holds_files_and_folders_only(home, folder):
+    """Snakemake says so before it reads anything of it."""
+    deep = home.project.folder / folder / "a/b/r1"
+    deep.mkdir(parents=True)
+    os.mkfifo(deep / "pipe")
+    assert f"{folder}/a/b/r1/pipe: a pipe, a socket or a device" in home.snakemake("-n", code=1)
+
+
+CONTENTS = {
+    "a link to a file elsewhere": (lambda path: path.symlink_to("/etc/hostname"), "leads out of"),
+    "a link to a folder elsewhere": (lambda path: path.symlink_to("/"), "leads out of"),
+    "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "leads out of"),
+    "a link that goes up": (lambda path: path.symlink_to("../../.."), "leads out of"),
+    "a circle": (lambda path: path.symlink_to(path.name), "a link to nothing"),
+    "a link to what is not there": (lambda path: path.symlink_to("new"), "a link to nothing"),
+    "a pipe": (os.mkfifo, "a pipe, a socket or a device"),
+    "a socket": (lambda path: os.mknod(path, 0o600 | stat.S_IFSOCK), "a pipe, a socket"),
+}
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_what_is_no_file_and_no_folder_is_refused_in_one_line(tmp_path, case):
+    put, said = CONTENTS[case]
+    root = tmp_path / "results"
+    (root / "a/r1").mkdir(parents=True)
+    (root / "a/file").write_text("x")
+    (root / "linked").symlink_to("a/r1")
+    (root / "a/linked").symlink_to(root / "a/file")
+    check_contents(root)
+    put(root / "a/r1/\x1b]0;owned")
+    with pytest.raises(UserError, match=said) as error:
+        check_contents(root)
+    assert str(error.value).isprintable()
+
+
+def test_a_root_may_be_a_link_or_not_be_there(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "models").symlink_to("disk")
+    check_contents(tmp_path / "models")
+    check_contents(tmp_path / "prompts")
+
+
+def test_the_hash_of_a_pipe_or_a_device_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UserError, match="expected a regular file"):
+            sha256_of(path)
 
 
 def test_taking_a_result_away_writes_through_no_link(home):

@@ -4,7 +4,6 @@ import functools
 import gc
 import json
 import os
-import re
 import shlex
 import sys
 import time
@@ -47,8 +46,8 @@ from kvpeak.commands.calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
-from kvpeak.base.files import check_links
-from kvpeak.base.layout import RESULTS, environment_python
+from kvpeak.base.files import check_contents
+from kvpeak.base.layout import MODELS, PROMPTS, RESULTS, environment_python
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
@@ -82,7 +81,8 @@ try:
     PARTIAL = switched_on(config.get("partial", False))
     MATRIX = load_matrix(MATRIX_FILE)
     if workflow.is_main_process:
-        check_links(RESULTS, re.compile(ROUND))
+        for root in (RESULTS, MODELS, PROMPTS):
+            check_contents(root)
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"

@@ -9,11 +9,11 @@ import contextlib
 import hashlib
 import json
 import os
-import re
 import secrets
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import open_regular
 
 
 def write_text(path: Path, text: str) -> None:
@@ -22,8 +22,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The hexadecimal SHA-256 of a file's bytes. Raises OSError."""
-    with path.open("rb") as file:
+    """The hexadecimal SHA-256 of a regular file's bytes. Raises OSError, and what open_regular
+    does.
+    """
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -73,26 +75,36 @@ def inside(root: Path, name: str | Path) -> Path:
     return path
 
 
-def check_links(root: Path, leaf: re.Pattern) -> None:
-    """Raise UserError if a link below `root` leads to a folder outside it: what is written below
-    that link would be written there.
+def check_contents(root: Path) -> None:
+    """Raise UserError, one line, for the first thing below `root` that is not a regular file, a
+    folder, or a link to one of these inside it.
 
-    Of folders that are called as `leaf` says the inside is not looked at: there are many of them,
-    and there files are replaced.
+    A folder that somebody handed over may hold a link through which is read or written elsewhere,
+    and a pipe or a device on which a program would wait. `root` itself may be a link.
     """
     inner, waiting = root.resolve(), [str(root)]
     while waiting:
         with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
-                    waiting += [entry.path] * (not leaf.fullmatch(entry.name))
-                elif entry.is_symlink() and entry.is_dir():
-                    target = Path(entry.path).resolve()
-                    if not target.is_relative_to(inner):
-                        raise UserError(
-                            f"{entry.path}: a link that leads out of {root}; remove it, or put "
-                            "the folder itself there"
-                        )
+                    waiting.append(entry.path)
+                elif entry.is_symlink():
+                    _check_link(Path(entry.path), root, inner)
+                elif not entry.is_file(follow_symlinks=False):
+                    raise UserError(
+                        f"{entry.path}: a pipe, a socket or a device; expected a file; remove it"
+                    )
+
+
+def _check_link(link: Path, root: Path, inner: Path) -> None:
+    try:
+        target = link.resolve(strict=True)
+    except (OSError, RuntimeError):  # RuntimeError: a circle
+        raise UserError(f"{link}: a link to nothing; remove it") from None
+    if not target.is_relative_to(inner):
+        raise UserError(
+            f"{link}: a link that leads out of {root}; remove it, or put what it leads to there"
+        )
 
 
 def _write_through(file: Path, text: str) -> None:

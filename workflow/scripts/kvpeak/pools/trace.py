@@ -17,6 +17,7 @@ from operator import sub
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import open_regular
 
 MAGIC = b"kvpeak trace 1\n"
 SUFFIX = ".kvtrace"
@@ -115,7 +116,7 @@ def write(trace: Trace, path: Path) -> None:
 
 def read(path: Path) -> Trace:
     """Read a trace. Raises UserError if the file is not one, or damaged."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         if file.readline(len(MAGIC)) != MAGIC:
             raise UserError(f"{path}: not a kvpeak trace of version 1; expected {MAGIC!r} first")
         try:

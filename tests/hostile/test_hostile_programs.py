@@ -2,6 +2,7 @@
 what it prints. It sees no secrets, and it ends whatever becomes of its runner.
 """
 
+import fcntl
 import hashlib
 import json
 import os
@@ -95,6 +96,48 @@ def test_what_leaves_the_session_counts_and_ends_with_it(command):
     assert "the engine wrote no such file" in done.stderr
     pid = int((cell.folder / ".kvpeak/engines/made-up/source/pid").read_text())
     assert not psutil.pid_exists(pid)
+
+
+# A lock that is held as long as a process that began as this one, or was started by it, is there.
+HOLD = "exec 9>held; flock 9\n"
+# It has left the session before this goes on.
+LEAVE = "setsid sh -c 'touch left; sleep 1000' & while [ ! -e left ]; do :; done"
+# Each process leaves the session, starts the next and exits, for ever. It holds so many MiB.
+CHAIN = """{python} -c '
+import os, sys
+held = bytearray(b"x") * (int(*sys.argv[1:] or ["0"]) << 20)
+if not os.fork():
+    while True:
+        os.setsid()
+        if os.fork():
+            os._exit(0)
+'"""
+
+
+def nothing_holds(lock: Path) -> bool:
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def test_processes_that_start_the_next_and_exit_for_ever_end_with_the_cell(command):
+    cell = command(HOLD + CHAIN.format(python=sys.executable) + '\n./program "$1"', mib=1)
+    assert cell.run(**cell.asked).returncode == 0
+    assert nothing_holds(cell.folder / ".kvpeak/engines/made-up/source/held")
+
+
+def test_the_guard_counts_processes_that_start_the_next_and_exit_for_ever(command):
+    from kvpeak.system.machine import available_mib
+
+    chain = CHAIN.format(python=sys.executable)
+    cell = command(f"{HOLD}{chain} 600\nsleep 1000")
+    limits = {"guard_fraction": 300 / available_mib(), "timeout_s": 60}
+    assert cell.run(**cell.asked, limits=limits).returncode == 0
+    assert cell.record()["outcome"] == "guard"
+    assert nothing_holds(cell.folder / ".kvpeak/engines/made-up/source/held")
 
 
 def test_the_guard_stops_a_wrapper_for_what_its_program_holds(command):
@@ -280,10 +323,24 @@ def test_an_engine_that_writes_through_the_file_of_the_moment_reaches_nothing(tm
 # Builds
 
 
-def test_a_program_that_does_not_end_is_ended_with_what_left_its_session(tmp_path):
-    start = "setsid sleep 1000 & echo $! > daemon; sleep 1000"
-    with pytest.raises(Unavailable, match=r"not finished after 0\.5 s"):
-        run_program(["sh", "-c", start], 0.5, folder=tmp_path)
+@pytest.mark.parametrize("left", [LEAVE, CHAIN], ids=["one process", "one after the other"])
+def test_what_a_program_leaves_ends_with_it(tmp_path, left):
+    run_program(["bash", "-c", HOLD + left.format(python=sys.executable)], 60, folder=tmp_path)
+    assert nothing_holds(tmp_path / "held")
+
+
+@pytest.mark.parametrize("left", [LEAVE, CHAIN], ids=["one process", "one after the other"])
+def test_a_program_that_does_not_end_is_ended_with_what_left_its_session(tmp_path, left):
+    start = HOLD + left.format(python=sys.executable) + "\nsleep 1000"
+    with pytest.raises(Unavailable, match="not finished after 1 s"):
+        run_program(["bash", "-c", start], 1, folder=tmp_path)
+    assert nothing_holds(tmp_path / "held")
+
+
+def test_a_build_leaves_nothing(project, repository):
+    done = build(project, repository | {"build": ["bash", "-c", HOLD + LEAVE]})
+    assert done.returncode == 0, done.stderr
+    assert nothing_holds(project.folder / ".kvpeak/engines/x/source/held")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ SAFE = (
     *("-c", "protocol.ext.allow=never"),
     *("-c", "core.fsmonitor=false"),
     *("-c", "core.hooksPath=/dev/null"),
+    *("-c", "gc.auto=0", "-c", "maintenance.auto=false"),  # nothing that goes on when git ends
     *("-c", "http.lowSpeedLimit=100", "-c", "http.lowSpeedTime=60"),
 )
 ANSWER_S = 60.0  # for the first answer of a repository elsewhere

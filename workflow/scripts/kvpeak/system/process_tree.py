@@ -10,14 +10,16 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 
 from kvpeak.system.process_memory import Sample, sample_of
 
-PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+PR_SET_CHILD_SUBREAPER, PR_GET_CHILD_SUBREAPER = 36, 37  # linux/prctl.h
 PROC = Path("/proc")
+MOST_LOOKS = 4  # at a tree that changes while it is looked at
 GONE_S = 5.0  # the longest that processes which were killed are waited for
 
 
@@ -31,14 +33,22 @@ class ProcessTree:
         self._root, self._others = root, others
 
     def descendants(self) -> list[int]:
-        """The process ids below the root, and of its orphans; without the root."""
-        inherited = children(os.getpid()) - self._others - {self._root}
-        found, waiting = [], [*children(self._root), *inherited]
-        while waiting:
-            process = waiting.pop()
-            if process not in found:
-                found.append(process)
-                waiting += children(process)
+        """The process ids below the root, and of its orphans; without the root.
+
+        One that loses its parent meanwhile is in neither place where it was looked for, so that it
+        is looked for again until there is nothing new.
+        """
+        found: list[int] = []
+        for _ in range(MOST_LOOKS):
+            known = len(found)
+            waiting = [*children(self._root), *self._orphans()]
+            while waiting:
+                process = waiting.pop()
+                if process not in found:
+                    found.append(process)
+                    waiting += children(process)
+            if len(found) == known:
+                break
         return found
 
     def sample(self) -> Sample | None:
@@ -61,20 +71,51 @@ class ProcessTree:
                 os.kill(pid, number)
 
     def end(self) -> None:
-        """Kill what is left when the root has been reaped, and reap it, so that no zombie stays."""
-        deadline = time.monotonic() + GONE_S
-        while (left := self.descendants()) and time.monotonic() < deadline:
-            self.signal(signal.SIGKILL)
+        """Kill what is left when the root has been reaped, and reap it, so that no zombie stays.
+
+        Whatever loses its parent becomes a child of this process, so that only these are killed:
+        each as soon as it is found, for it may be one that starts the next and exits, for ever.
+        """
+        deadline, before = time.monotonic() + GONE_S, set()
+        while (left := self._orphans()) and time.monotonic() < deadline:
+            for pid in sorted(left, reverse=True):
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
             for pid in left:
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
-            time.sleep(0.005)
+            if left == before:  # killed, and not gone yet
+                time.sleep(0.005)
+            before = left
+
+    def _orphans(self) -> set[int]:
+        return children(os.getpid()) - self._others - {self._root}
+
+
+@contextlib.contextmanager
+def inherited_orphans() -> Iterator[None]:
+    """Let orphans of this process's descendants become its children, as long as this lasts
+    (Linux).
+    """
+    before = ctypes.c_int()
+    if sys.platform == "linux":
+        _prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+        inherit_orphans()
+    try:
+        yield
+    finally:
+        if sys.platform == "linux":
+            _prctl(PR_SET_CHILD_SUBREAPER, before.value)
 
 
 def inherit_orphans() -> None:
     """Let orphans of this process's descendants become its children (Linux)."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def _prctl(option: int, value) -> None:
+    ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def children(pid: int) -> set[int]:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import Unavailable
 from kvpeak.system.leash import Leash
+from kvpeak.system.process_tree import ProcessTree, children, inherited_orphans
 
 # What makes programs fail where they would ask a person.
 NO_QUESTIONS = {
@@ -81,7 +82,19 @@ def run_program(
     the result. With `capture` nothing is shown and all of both is in the result, as text. Raises
     Unavailable if the program is not there or takes longer than `limit_s` seconds.
     """
+    with inherited_orphans():
+        return _run(command, limit_s, folder, variables, capture)
+
+
+def _run(
+    command: list[str],
+    limit_s: float,
+    folder: Path | None,
+    variables: dict[str, str] | None,
+    capture: bool,
+) -> subprocess.CompletedProcess:
     leash = Leash(limit_s)
+    others = children(os.getpid())
     try:
         process = subprocess.Popen(
             command,
@@ -106,7 +119,7 @@ def run_program(
         shown = " ".join(command)[:200]
         raise Unavailable(f"{shown}: not finished after {limit_s:g} s") from None
     finally:
-        _end(process)
+        _end(process, others)
         leash.release()
     if echo:
         err = echo.end()
@@ -139,8 +152,9 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
-def _end(process: subprocess.Popen) -> None:
-    """End what is left of the program's session."""
+def _end(process: subprocess.Popen, others: set[int]) -> None:
+    """End what is left of the program's session, and what has left it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: all are zombies
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    ProcessTree(process.pid, others).end()

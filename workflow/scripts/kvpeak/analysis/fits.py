@@ -48,7 +48,7 @@ class Prefill:
 
     def scores(self, tokens: int) -> int:
         """The most new tokens times all tokens of one chunk."""
-        if self.chunk is None or tokens <= self.chunk:
+        if self.chunk is None:
             return tokens * tokens
         whole, rest = divmod(tokens, self.chunk)
         return max(self.chunk * whole * self.chunk, rest * tokens)

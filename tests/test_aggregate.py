@@ -75,6 +75,7 @@ def test_a_cell_is_the_mean_speed_and_the_median_peak_of_its_processes(cells):
     assert [each["peak_footprint_mib"] for each in read("processes")] == ["100.5", "99.25"]
     assert tuple(read("processes")[0]) == PROCESSES.names
     assert (row["outcome"], row["dirty"], row["prefill_tok_s"]) == ("ok", "no", "")
+    assert (row["tokens_sha256"], row["outputs"]) == ("ab" * 32, "1")
     assert [run["warmup"] for run in read("runs")] == ["true", "false", "false", "true", "false"]
 
 

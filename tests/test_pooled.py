@@ -31,6 +31,28 @@ def row(peak: float, spread: float = 1, rounds: int = 3, **more) -> dict:
     return {"outcome": "ok", "method": "live", "peak_mib": peak, "rounds": rounds} | ends | more
 
 
+def change(ratio: float, errors=(0.01, 0.01), processes=(4, 4)) -> Change:
+    """A speed of 100 that changes; `errors` are the standard errors of the means before and after,
+    in parts, and `processes` their numbers.
+    """
+    means = (100.0, 100.0 * ratio)
+    halves = [
+        mean * error * stats.t.ppf(0.975, n - 1)
+        for mean, error, n in zip(means, errors, processes, strict=True)
+    ]
+    return Change(*means, tuple(halves), Ratio(ratio, None, None, processes[::-1]), *[None] * 3)
+
+
+def of_speeds(changes: list[Change], **more) -> Comparison:
+    """Pairs of cells with equal peaks whose decode speeds change so."""
+    found = comparison([(100, 100)] * len(changes), **more)
+    pairs = [
+        replace(pair, speeds={"decode_tok_s": each})
+        for pair, each in zip(found.pairs, changes, strict=True)
+    ]
+    return replace(found, pairs=pairs)
+
+
 def comparison(peaks: list[tuple[float, float]], **more) -> Comparison:
     """Pairs of cells with these peaks before and after, in turn of the prompts p0 and p1."""
     pairs = [
@@ -126,9 +148,41 @@ def test_equal_pairs_have_a_point_for_an_interval():
     assert (found.low, found.high, found.verdict) == (1, 1, Verdict.SAME)
 
 
+@pytest.mark.parametrize(("ratio", "p"), [(0.5, 0), (1, 1), (2, 0)])
+def test_pairs_that_change_alike_have_a_point_for_an_interval(ratio, p):
+    assert t_interval(np.log([ratio] * 8)) == (pytest.approx(ratio), pytest.approx(ratio), p)
+
+
+@pytest.mark.parametrize(
+    ("quantity", "ratios", "verdict"),
+    [
+        ("peak_mib", [0.5, 0.6, 0.4, 0.5, 0.55], Verdict.LOWER),
+        ("peak_mib", [1.5, 1.6, 1.4, 1.5, 1.55], Verdict.HIGHER),
+        ("peak_mib", [0.7, 1.4, 0.6, 1.5, 1], Verdict.UNCLEAR),
+        ("decode_tok_s", [0.5, 0.6, 0.4, 0.5, 0.55], Verdict.SLOWER),
+        ("decode_tok_s", [1.5, 1.6, 1.4, 1.5, 1.55], Verdict.FASTER),
+        ("decode_tok_s", [1.02, 1.01, 1.02, 1.01, 1.02], Verdict.SAME),
+    ],
+)
+def test_a_verdict_says_which_way_where_the_effect_is_more_than_chance(quantity, ratios, verdict):
+    if quantity == "peak_mib":
+        found = comparison([(100, 100 * ratio) for ratio in ratios])
+    else:
+        found = of_speeds([change(ratio) for ratio in ratios])
+    named = {effect.quantity: effect.verdict for effect in effects([found])[found.slug]}
+    assert named[quantity] == verdict
+
+
+def test_a_speed_that_did_not_change_is_neither_above_nor_below():
+    found = pooled(of_speeds([change(ratio) for ratio in (0.9, 1, 1.1, 1.2)]), "decode_tok_s")
+    assert (found.below, found.above, found.pairs) == (1, 2, 4)
+
+
 def test_a_replay_has_no_interval():
     (found,) = effects([comparison([(100, 50)] * 6, method="replayed: real")])["cap-none-32MiB"]
     assert (found.ratio, found.below, found.p) == (0.5, 6, None)
+    replayed = of_speeds([change(0.9)] * 3, method="replayed: real")
+    assert pooled(replayed, "decode_tok_s").p is None
 
 
 def test_a_small_effect_that_is_always_the_same_way_is_named():
@@ -138,6 +192,36 @@ def test_a_small_effect_that_is_always_the_same_way_is_named():
     (small,) = small_effects(comparison(peaks))
     assert small.where == {"prompt": "p1"}
     assert small.ratios == [1.04, 1.02, 1.03, 1.025]
+
+
+def test_of_groups_within_each_other_the_largest_is_named():
+    (small,) = small_effects(comparison([(1000, 1020)] * 12))
+    assert (small.where, len(small.pairs)) == ({}, 12)
+    rise, fall = small_effects(comparison([(1000, 1020), (1000, 980)] * 4))
+    assert (rise.where, rise.ratios) == ({"prompt": "p0"}, [1.02] * 4)
+    assert (fall.where, fall.ratios) == ({"prompt": "p1"}, [0.98] * 4)
+
+
+def test_a_group_may_share_its_names_on_two_axes():
+    """Of four variants each, all rise at p1 with c1; elsewhere two rise and two fall."""
+    pairs = [
+        Pair(
+            {"prompt": prompt, "kv_cache": cache, "variant": f"v{number}"},
+            row(1000),
+            row(1020 if (number + p + c) % 2 or (p and c) else 980),
+        )
+        for p, prompt in enumerate(("p0", "p1"))
+        for c, cache in enumerate(("c0", "c1"))
+        for number in range(4)
+    ]
+    (small,) = small_effects(Comparison("cap", "none", "32MiB", pairs))
+    assert small.where == {"prompt": "p1", "kv_cache": "c1"}
+
+
+def test_a_group_with_one_large_change_is_not_small():
+    assert len(small_effects(comparison([(1000, 1020)] * 5 + [(1000, 1095)]))) == 1
+    assert small_effects(comparison([(1000, 1020)] * 5 + [(1000, 1105)])) == []
+    assert small_effects(comparison([(1000, 1020)] * 2 + [(1000, 1095)] * 4)) == []
 
 
 def test_a_small_effect_within_the_range_of_the_processes_is_not_named():
@@ -195,6 +279,36 @@ def test_few_pairs_with_enough_processes_have_an_interval_for_these_cells(proces
     assert 0.93 <= np.mean(covered) <= 0.98
 
 
-def test_few_pairs_with_three_processes_a_side_have_none():
-    ratio = Ratio(0.8, None, None, (3, 3))
-    assert fixed_interval([Change(1.0, 0.8, (0.1, 0.1), ratio, None, None, None)]) == (None,) * 3
+def test_the_interval_for_these_cells_is_welch_s():
+    """Worked out by hand from four standard errors of 1 to 4 %, each of another number of
+    processes.
+    """
+    changes = [change(0.8, (0.01, 0.02), (4, 6)), change(0.9, (0.03, 0.04), (5, 9))]
+    mean, error = np.log(0.72) / 2, np.sqrt(0.01**2 + 0.02**2 + 0.03**2 + 0.04**2) / 2
+    freedom = 30**2 / (1**2 / 3 + 4**2 / 5 + 9**2 / 4 + 16**2 / 8)
+    half = stats.t.ppf(0.975, freedom) * error
+    p = 2 * stats.t.sf(-mean / error, freedom)
+    assert fixed_interval(changes) == pytest.approx((*np.exp([mean - half, mean + half]), p))
+
+
+@pytest.mark.parametrize(("ratio", "p"), [(0.8, 0), (1, 1), (1.25, 0)])
+def test_speeds_that_never_differ_have_a_point_for_an_interval(ratio, p):
+    found = fixed_interval([change(ratio, errors=(0, 0))])
+    assert found == (pytest.approx(ratio), pytest.approx(ratio), p)
+
+
+def test_few_pairs_without_enough_processes_have_none():
+    one = replace(change(0.8), half_widths=(1.0, None))  # one process after
+    for changes in ([change(0.8, processes=(4, 3))], [one], [change(0.8), one]):
+        assert fixed_interval(changes) == (None,) * 3
+
+
+def test_the_interval_is_for_these_cells_where_the_pairs_are_too_few():
+    some = [change(ratio) for ratio in (0.7, 0.8, 0.9, 0.8, 0.7)]
+    few = pooled(of_speeds(some[:-1]), "decode_tok_s")
+    assert (few.low, few.high, few.p) == fixed_interval(some[:-1])
+    for changes in (some, [*some, change(0.95)]):
+        enough = pooled(of_speeds(changes), "decode_tok_s")
+        logs = np.log([each.ratio.value for each in changes])
+        assert (enough.low, enough.high, enough.p) == t_interval(logs)
+    assert pooled(of_speeds(some[:-1]), "peak_mib").p is None

@@ -243,6 +243,21 @@ def test_prompts_that_are_compared_may_differ_in_length(small):
     assert not sections.mixed(compare(small, "prompt", "alice-512", "alice-2048").pairs, "prompt")
 
 
+def test_a_loop_that_feeds_a_session_otherwise_has_no_other_prompt(small):
+    pairs = compare(small, "prompt", "alice-512", "alice-2048").pairs
+    sessions = [
+        replace(
+            pair,
+            **{
+                side: getattr(pair, side) | {"workload": "turns 40"} for side in ("before", "after")
+            },
+        )
+        for pair in pairs
+    ]
+    assert sections.mixed(pairs, "variant")
+    assert not sections.mixed(sessions, "variant")
+
+
 def test_verdicts_on_a_speed():
     quiet = [100.0, 101, 99, 100.5]
     assert the_change(quiet, quiet).verdict == Verdict.SAME

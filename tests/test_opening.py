@@ -87,6 +87,15 @@ def test_where_the_other_side_takes_more_nothing_lowers_it(small):
     assert back["What would lower it?"].startswith("Nothing")
 
 
+def test_of_a_stock_cell_that_is_in_no_comparison_nothing_is_said_to_lower_it_or_not(small):
+    cell, row = next(iter(small.summary.items()))
+    alone = (*cell[:2], "batch-8", *cell[3:])
+    more = row | STOCK | {"prompt": "batch-8", "workload": "batch 8", "peak_mib": 7_000.0}
+    results = replace(small, summary=small.summary | {alone: more})
+    answers = answered(results, ("cap", "none", "32MiB"))
+    assert answers["What would lower it?"] == "Not known: no comparison has this cell on a side."
+
+
 def test_a_change_that_is_established_in_single_pairs_is_named(small):
     """Over all pairs nothing is established of the time to first token; in two it is shorter."""
     found = compare(small, "cap", "none", "32MiB")

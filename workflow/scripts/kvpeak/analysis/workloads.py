@@ -33,11 +33,16 @@ def is_plain(row: dict) -> bool:
     return not row.get("workload")
 
 
-def repeats_requests(row: dict | None) -> bool:
+def is_session(row: dict) -> bool:
+    """Whether a row of the summary is of turns, which may keep their cache."""
+    return (row.get("workload") or "").startswith("turns ")
+
+
+def repeats_requests(row: dict) -> bool:
     """Whether a row of the summary is of the same request again and again, each with a fresh
     cache.
     """
-    return ((row or {}).get("workload") or "").startswith("repeat ")
+    return (row.get("workload") or "").startswith("repeat ")
 
 
 def spell_workload(row: dict) -> str:

@@ -50,13 +50,20 @@ def opening(
 
 def _lowering(compared: list[Comparison], stock: dict) -> str:
     """What of all that was compared with a stock cell takes the most off its peak."""
-    found = [
-        (other["peak_mib"], each.axis, other)
+    beside = [
+        (pair, each.axis, other)
         for each in compared
         for pair in each.pairs
         for one, other in ((pair.before, pair.after), (pair.after, pair.before))
-        if one is stock and pair.above_noise and other["peak_mib"] < stock["peak_mib"]
+        if one is stock and other
     ]
+    found = [
+        (other["peak_mib"], axis, other)
+        for pair, axis, other in beside
+        if pair.above_noise and other["peak_mib"] < stock["peak_mib"]
+    ]
+    if not beside:
+        return "Not known: no comparison has this cell on a side."
     if not found:
         return "Nothing that was compared with this cell lowers its peak above the noise."
     peak, axis, other = min(found, key=lambda each: each[0])

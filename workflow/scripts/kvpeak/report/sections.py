@@ -8,6 +8,7 @@ from kvpeak.analysis.lead import caution, lead
 from kvpeak.analysis.pooled import PEAK, Effect
 from kvpeak.analysis.results import repeats
 from kvpeak.analysis.verdicts import Verdict
+from kvpeak.analysis.workloads import is_session
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report import markdown
@@ -115,11 +116,18 @@ def mixed(pairs: list[Pair], axis: str) -> list[str]:
     for column, what in SIDES.items():
         if column == f"{axis}_tokens":
             continue
-        values = [(pair.before[column], pair.after[column]) for pair in pairs]
+        values = [(_told(pair.before, column), _told(pair.after, column)) for pair in pairs]
         count = sum(None not in sides and sides[0] != sides[1] for sides in values)
         if count:
             found.append(f"The two sides of {count} of {len(pairs)} pairs {what}.")
     return found
+
+
+def _told(row: dict, column: str):
+    """A row's value, None of the tokens of a session: it is the loop that decides whether the last
+    one of an answer is computed with the next turn.
+    """
+    return None if column == "prompt_tokens" and is_session(row) else row[column]
 
 
 def unequal(pairs: list[Pair]) -> list[str]:

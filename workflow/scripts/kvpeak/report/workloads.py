@@ -59,7 +59,7 @@ def turn_rows(results: Results) -> list[dict]:
     """A row for each cell whose runs have turns: what was held after each."""
     found = []
     for cell, rows in results.turns.items():
-        summary = results.summary.get(cell)
+        summary = results.summary.get(cell) or {}
         by_allocator = mean_series(rows, HELD)
         held = by_allocator or mean_series(rows, "held_rss_mib")
         if held and not reuses(rows):

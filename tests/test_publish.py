@@ -87,16 +87,23 @@ def test_only_the_links_to_figures_change(project):
 
 def test_a_second_time_leaves_nothing_of_the_first(project):
     run("a")
-    Path("docs/findings/a/old.csv").write_text("old")
+    old = [Path("docs/findings/a", name) for name in ("figures/old.svg", "results/old.csv")]
+    for path in old:
+        path.write_text("old")
     run("a")
-    assert not Path("docs/findings/a/old.csv").exists()
+    assert not any(path.exists() for path in old)
 
 
 def test_what_was_written_by_hand_stays(project):
     run("a")
     Path("docs/findings/a/README.md").write_text("by hand")
+    Path("docs/findings/a/earlier").mkdir()
+    Path("docs/findings/a/earlier/cells.tar.xz").write_bytes(b"\xfd7z")
+    Path("docs/findings/a/link").symlink_to("/etc/hostname")
     run("a")
     assert Path("docs/findings/a/README.md").read_text() == "by hand"
+    assert Path("docs/findings/a/earlier/cells.tar.xz").read_bytes() == b"\xfd7z"
+    assert Path("docs/findings/a/link").is_symlink()
 
 
 def test_without_a_finding_it_is_one_line(project, capsys):

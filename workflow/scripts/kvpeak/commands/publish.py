@@ -2,8 +2,8 @@
 
 That is the document, its figures, the matrix and its claims, the result tables, each process's
 record and runs, and the timeline of each cell's first process. Of the other processes memory.csv is
-left out; the peaks of its samples are in cell.json. A README.md that is there stays. Links inside
-the document are made to work there; nothing else of it changes.
+left out; the peaks of its samples are in cell.json. What was put there by hand, such as README.md,
+stays. Links inside the document are made to work there; nothing else of it changes.
 """
 
 import argparse

@@ -26,8 +26,9 @@ RECORDS = (
     *("envs/*/environment.json", "calibration/*.json", "instruments/*.json", "replay/*.csv"),
     *("pools/*.csv", "fits.csv", "turns.csv"),
 )
-KEPT = "README.md"  # written by hand, and kept when a finding is published again
 BESIDE = ("details.md", "finding.html")  # where they are there
+# What is written; what else lies in the folder was put there by hand, such as README.md, and stays.
+WRITTEN = ("finding.md", *BESIDE, "figures", "config", "results")
 # ![alt](target), where the alt text may hold escaped brackets
 PICTURE = re.compile(r"(!\[(?:[^\]\\]|\\.)*\]\()([^)]+)(\))")
 
@@ -53,14 +54,22 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str
                 _copy_document(path, results, new)
         for path in (matrix, matrix.with_name("expected.yaml")):
             write_text(new / "config" / path.name, _text_of(_own(path)))
-        if (target / KEPT).exists():
-            write_text(new / KEPT, read_text(inside(target, KEPT)))
+        _keep(target, new)
         left_out = _copy_results(report.parent, results, new)
         _replace(target, new)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
     return left_out
+
+
+def _keep(target: Path, new: Path) -> None:
+    """Copy what was put into the folder `target` by hand; a link stays one."""
+    for path in target.iterdir() if target.exists() else ():
+        if path.is_dir() and not path.is_symlink() and path.name not in WRITTEN:
+            shutil.copytree(path, new / path.name, symlinks=True)
+        elif path.name not in WRITTEN:
+            shutil.copy2(path, new / path.name, follow_symlinks=False)
 
 
 def _copy_results(report: Path, results: Path, new: Path) -> list[str]:

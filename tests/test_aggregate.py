@@ -187,15 +187,18 @@ def test_two_answers_in_two_processes_are_two(cells):
     assert (read("summary")[0]["tokens_sha256"], read("summary")[0]["outputs"]) == ("differs", "2")
 
 
-def test_other_tokens_in_one_run_show(cells):
-    folder = cells(1, [1, 1, 1])
+@pytest.mark.parametrize("others", [["cd"], ["cd", "ef"]])
+def test_other_tokens_in_a_run_show(cells, others):
+    folder = cells(1, [1, 1, 1, 1])
     text = (folder / "runs.csv").read_text()
-    at = text.rindex("abab")
-    (folder / "runs.csv").write_text(text[:at] + "cd" + text[at + 2 :])
+    for other in others:
+        before, _, after = text.rpartition("ab" * 32)
+        text = before + other * 32 + after
+    (folder / "runs.csv").write_text(text)
     main(aggregate, [])
     (cell,), (process,) = read("summary"), read("processes")
     assert cell["tokens_sha256"] == process["tokens_sha256"] == "differs"
-    assert cell["outputs"] == process["outputs"] == "2"
+    assert cell["outputs"] == process["outputs"] == str(1 + len(others))
 
 
 def test_what_was_not_measured_or_does_not_run_here_is_left_out(cells, capsys):

@@ -128,6 +128,7 @@ def test_beyond_a_chunk_a_token_adds_its_keys_and_values_and_no_activations():
     for lengths in ((257, 513, 1024), (257, 513, 1024, 2048)):
         known = fitted(grown, lengths=lengths, prefill=Prefill(1024, cached=0.05))
         assert known.peak(4096)[0] == pytest.approx(WEIGHTS + PROCESS + grown(4096))
+    assert Prefill(1024, cached=0.0).beyond(4096) == 0
     unknown = fitted(grown, lengths=(257, 513, 1024), prefill=Prefill(1024))
     assert unknown.peak(4096)[0] == pytest.approx(WEIGHTS + PROCESS + grown(4096) + 0.15 * 3072)
 
@@ -181,8 +182,9 @@ def test_the_interval_holds_every_law_widened_by_its_miss(left_out, low, high):
 
 
 def test_what_does_not_grow_is_as_at_the_longest_length_and_as_uncertain_as_the_two_longest():
-    given = zip((129, 257, 513, 1025), (7, 5, 8.5, 7.5), (400, 300, 310, 320), strict=True)
-    points = [point(n, 0.1 * n, kept, beside) for n, kept, beside in given]
+    kept, beside = (7, 5, 9.5, 8.5, 7.5), (400, 300, 290, 310, 320)
+    given = zip((129, 257, 513, 1025, 2049), kept, beside, strict=True)
+    points = [point(n, 0.1 * n, *more) for n, *more in given]
     points[0] = replace(points[0], peak_low=points[0].peak_low - 2)  # of another process
     fixed = growth_of(series(lambda n: 0.0, points=tuple(points))).fixed
     assert fixed.process == pytest.approx((320, 310 - 2, 320))
@@ -218,7 +220,8 @@ def test_what_a_pool_keeps_without_a_limit_grows_with_the_prompt():
 def test_a_process_that_grows_beside_its_allocator_grows_on():
     points = tuple(point(n, 0.1 * n, beside=PROCESS + 0.02 * n) for n in (129, 257, 513, 1025))
     growth = growth_of(series(lambda n: 0.0, points=points))
-    assert growth.peak(4097)[0] == pytest.approx(WEIGHTS + PROCESS + 0.12 * 4097, abs=3)
+    assert growth.peak(4097)[0] == pytest.approx(WEIGHTS + PROCESS + 0.12 * 4097)
+    assert growth.fixed.process == pytest.approx((PROCESS,) * 3)
 
 
 def test_without_the_allocator_s_figures_the_process_is_a_constant_of_the_law():
@@ -227,6 +230,7 @@ def test_without_the_allocator_s_figures_the_process_is_a_constant_of_the_law():
     )
     growth = growth_of(series(lambda n: 0.0, points=points))
     assert growth.peak(4097)[0] == pytest.approx(500 + 0.1 * 4097)
+    assert (growth.fixed.used, growth.fixed.least, growth.fixed.most) == (0, 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +241,7 @@ def test_without_the_allocator_s_figures_the_process_is_a_constant_of_the_law():
         ({"grown": lambda n: 100.0}, "its peak does not grow with the prompt"),
         ({"grown": lambda n: 0.0}, "its peak does not grow with the prompt"),
         ({"grown": lambda n: n - 129.0}, "its peak does not grow with the prompt"),
+        ({"grown": lambda n: n - 200.0}, "its peak does not grow with the prompt"),
         ({"grown": lambda n: min(n, 1030 - n)}, "its peak does not grow with the prompt"),
         (
             {"grown": lambda n: {129: 10.0, 257: 5_000.0, 513: 5_100.0, 1025: 90_000.0}[n]},

@@ -14,6 +14,7 @@ from kvpeak.analysis.comparisons import Change, Comparison, Pair
 from kvpeak.analysis.lead import lead
 from kvpeak.analysis.pooled import (
     MIN_BLOCKS,
+    QUANTITIES,
     effects,
     fixed_interval,
     pooled,
@@ -44,10 +45,10 @@ def change(ratio: float, errors=(0.01, 0.01), processes=(4, 4)) -> Change:
 
 
 def of_speeds(changes: list[Change], **more) -> Comparison:
-    """Pairs of cells with equal peaks whose decode speeds change so."""
+    """Pairs of cells with equal peaks whose speeds of either phase change so."""
     found = comparison([(100, 100)] * len(changes), **more)
     pairs = [
-        replace(pair, speeds={"decode_tok_s": each})
+        replace(pair, speeds=dict.fromkeys(QUANTITIES[1:], each))
         for pair, each in zip(found.pairs, changes, strict=True)
     ]
     return replace(found, pairs=pairs)
@@ -175,7 +176,7 @@ def test_a_verdict_says_which_way_where_the_effect_is_more_than_chance(quantity,
 
 def test_a_speed_that_did_not_change_is_neither_above_nor_below():
     found = pooled(of_speeds([change(ratio) for ratio in (0.9, 1, 1.1, 1.2)]), "decode_tok_s")
-    assert (found.below, found.above, found.pairs) == (1, 2, 4)
+    assert (found.below, found.above, found.same_way, found.pairs) == (1, 2, 2, 4)
 
 
 def test_a_replay_has_no_interval():
@@ -229,7 +230,9 @@ def test_a_small_effect_within_the_range_of_the_processes_is_not_named():
     assert len(small_effects(comparison([(1000, 1020)] * 6, spread=5))) == 1
 
 
-def test_with_one_process_a_side_it_takes_six_pairs():
+def test_it_takes_four_pairs_and_with_one_process_a_side_six():
+    assert small_effects(comparison([(1000, 1020)] * 3, rounds=2)) == []
+    assert len(small_effects(comparison([(1000, 1020)] * 4, rounds=2))) == 1
     assert small_effects(comparison([(1000, 1020)] * 5, rounds=1, spread=0)) == []
     assert len(small_effects(comparison([(1000, 1020)] * 6, rounds=1, spread=0))) == 1
 
@@ -305,8 +308,9 @@ def test_few_pairs_without_enough_processes_have_none():
 
 def test_the_interval_is_for_these_cells_where_the_pairs_are_too_few():
     some = [change(ratio) for ratio in (0.7, 0.8, 0.9, 0.8, 0.7)]
-    few = pooled(of_speeds(some[:-1]), "decode_tok_s")
-    assert (few.low, few.high, few.p) == fixed_interval(some[:-1])
+    for quantity in ("prefill_tok_s", "decode_tok_s"):
+        few = pooled(of_speeds(some[:-1]), quantity)
+        assert (few.low, few.high, few.p) == fixed_interval(some[:-1])
     for changes in (some, [*some, change(0.95)]):
         enough = pooled(of_speeds(changes), "decode_tok_s")
         logs = np.log([each.ratio.value for each in changes])

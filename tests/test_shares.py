@@ -1,5 +1,8 @@
 """What a peak consists of, and which axis it goes with."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,7 +12,8 @@ from kvpeak.analysis.variance import residual_freedom, shares_of_variance
 from kvpeak.report.deciders import variance_lines
 
 CACHES = ("cat", "prealloc", "mlx-lm", "own", "paged", "cat-contiguous", "ring")
-ROW = {"method": "live", "outcome": "ok", "accelerator": "cpu"}
+# Read, as a table is: equal words are not the same object.
+ROW = json.loads('{"method": "live", "outcome": "ok", "accelerator": "cpu"}')
 
 
 def process(peak, pool, active, loaded=20) -> dict:
@@ -72,6 +76,25 @@ def test_two_axes_share_the_variance_by_their_sums_of_squares():
     assert found[0].shares == {axis: pytest.approx(part / whole) for axis, part in between.items()}
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"method": "replayed: real"},
+        {"method": "imagined"},  # in the alphabet before live
+        {"outcome": "oom"},
+        {"peak_mib": 0.0},
+        {"peak_mib": None},
+    ],
+)
+def test_only_live_cells_that_ended_well_and_have_a_peak_are_counted(change):
+    cells = results(lambda tokens, cache, variant: {"naive": 2000.0, "fused": 1000.0}[variant])
+    one, *_ = cells.summary
+    cells.summary[one] |= change
+    found = shares_of_variance(cells)
+    assert [each.cells for each in found] == [13, 14]
+    assert found[0].shares["variant"] == pytest.approx(1)
+
+
 def test_equal_peaks_have_no_shares():
     assert shares_of_variance(results(lambda *_: 1000.0)) == []
 
@@ -118,9 +141,19 @@ def test_a_model_with_a_parameter_for_nearly_every_cell_has_no_shares():
     """Four cells of four settings: any peaks would give shares near 1."""
     some = results(lambda tokens, cache, variant: {"naive": 14_000.0, "fused": 4_000.0}[variant])
     rows = [row for row in some.summary.values() if row["kv_cache"] in CACHES[:2]][:4]
-    assert residual_freedom(rows) == 1
+    assert (residual_freedom(rows), residual_freedom(rows * 2)) == (1, 5)
     few = {cell: row for cell, row in some.summary.items() if row["kv_cache"] in CACHES[:2]}
     assert shares_of_variance(Results({}, few, {})) == []
+    more = few | {cell: row for cell, row in some.summary.items() if row["prompt"] == "p8193"}
+    assert [shares.cells for shares in shares_of_variance(Results({}, more, {}))] == [14]
+
+
+def test_a_share_of_nine_tenths_of_the_largest_is_about_as_large():
+    one, *_ = shares_of_variance(
+        results(lambda _, cache, variant: {"naive": 2000.0, "fused": 1000.0}[variant])
+    )
+    given = {"cap": 0.4, "variant": 0.37, "kv_cache": 0.35}
+    assert replace(one, shares=given, together=["cap"]).overlapping == ["variant"]
 
 
 def test_a_line_says_how_many_cells_are_left_over():

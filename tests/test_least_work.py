@@ -64,14 +64,15 @@ FAMILIES = {
 }
 
 
-@pytest.mark.parametrize("chunk", [None, 4])
+@pytest.mark.parametrize(("tokens", "chunk"), [(11, None), (11, 4), (12, 4), (1, None)])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_prefill_flops_are_those_of_the_products_that_mlx_evaluates(family, chunk, monkeypatch):
+def test_prefill_flops_are_those_of_the_products_that_mlx_evaluates(
+    family, tokens, chunk, monkeypatch
+):
     """The graph of the logits holds what a lazy engine has to do for them, and nothing else."""
     monkeypatch.setattr(mx.fast, "scaled_dot_product_attention", naive_attention)
     config = CONFIG | FAMILIES[family] | {"model_type": family}
     model = random_model(config, seed=0, dtype=None)
-    tokens = mx.arange(11)
     products = []
 
     def look(found):
@@ -79,14 +80,14 @@ def test_prefill_flops_are_those_of_the_products_that_mlx_evaluates(family, chun
             (_, left, _), (_, (*_, columns), _), *_ = found["inputs"]
             products.append(2 * math.prod(left) * columns)
 
-    def logits(tokens):
-        return prefill(model, make_caches("cat", model, 12), tokens, chunk)
+    def logits(prompt):
+        return prefill(model, make_caches("cat", model, tokens + 1), prompt, chunk)
 
     # a chunk is evaluated before the next; inside an export it stays in the graph
     monkeypatch.setattr(mx, "eval", lambda *_: None)
-    mx.export_function(look, logits, tokens)
+    mx.export_function(look, logits, mx.arange(tokens))
     shapes = counted_shapes(config, "float32")
-    assert prefill_flops(shapes, 11, chunk or 11) == sum(products)
+    assert prefill_flops(shapes, tokens, chunk or tokens) == sum(products)
 
 
 def test_the_audited_prefills_of_the_tiny_model():
@@ -96,6 +97,7 @@ def test_the_audited_prefills_of_the_tiny_model():
 
 
 def test_other_models_have_no_work_that_is_counted():
+    assert kv_bytes(CONFIG, "float32") == 2 * 2 * 2 * 8 * 4  # of both, layers, heads, their size
     assert counted_shapes({"model_type": "mamba2"}, "float32") is None
     assert kv_bytes({"model_type": "deepseek_v3", "kv_lora_rank": 64}, "float32") is None
     assert counted_shapes(CONFIG | {"quantization": {"bits": 4}}, "float32") is None

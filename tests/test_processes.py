@@ -77,8 +77,9 @@ def test_joules_are_for_each_token_of_the_runs_that_counted_them(process):
     )
     assert found["prefill_j_per_token"] == 2
     assert found["decode_j_per_token"] == 2
-    alone = process({"decode_j": 10, "generated_tokens": 1, "prompt_tokens": 4})
-    assert (alone["decode_j_per_token"], alone["prefill_j_per_token"]) == (None, None)
+    for generated in (0, 1):
+        alone = process({"decode_j": 10, "generated_tokens": generated, "prompt_tokens": 4})
+        assert (alone["decode_j_per_token"], alone["prefill_j_per_token"]) == (None, None)
     assert process({"prefill_j": "many", "prompt_tokens": 4})["prefill_j_per_token"] is None
     single = process({"decode_j": 10, "generated_tokens": 2, "prompt_tokens": 4})
     assert single["decode_j_per_token"] == 10
@@ -133,6 +134,8 @@ def test_what_the_record_does_not_say(process):
         ({"flags": "a"}, "flags: expected a list of texts"),
         ({"engine__versions": ["mlx"]}, "engine.versions: expected an object"),
         ({"engine__loop": {}}, "engine.loop: {}: expected text"),
+        ({"engine__loop": ["x" * 99]}, f"engine.loop: ['{'x' * 78}: expected text"),
+        ({"memory__peak_pool_mib": "7" * 99}, f"memory.peak_pool_mib: {'7' * 80}: expected a"),
         ({"events": [{"event": "run", "parts": [3]}]}, "events: a run's parts: "),
         (
             {"request__prompt__workload": {"batch": "x\n"}},

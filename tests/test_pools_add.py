@@ -13,6 +13,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.pools import library
 
 ROOT = Path(__file__).parents[1]
+TRACE = ROOT / "tests/data/torch/plain-1.pickle.xz"
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +28,8 @@ def policies(tmp_path_factory) -> Path:
 def test_it_is_replayed_and_on_the_page(policies, tmp_path):
     environment = os.environ | {"KVPEAK_POLICIES": str(policies)}
     command = [sys.executable, ROOT / "workflow/scripts/pools.py"]
-    snapshot = ROOT / "tests/data/torch/plain-1.pickle.xz"
     done = subprocess.run(
-        [*command, snapshot, "--search", "--out", tmp_path],
+        [*command, TRACE, "--search", "--out", tmp_path],
         env=environment,
         capture_output=True,
         text=True,
@@ -42,6 +42,21 @@ def test_it_is_replayed_and_on_the_page(policies, tmp_path):
         [*command, "--policies"], env=environment, capture_output=True, text=True, check=True
     )
     assert "powers of two above 1 MiB" in listed.stdout
+
+
+def test_a_name_that_another_policy_has_is_an_error_and_not_that_one(policies, tmp_path):
+    text = (policies / "doubling.h").read_text().replace('"doubling"', '"exact"')
+    (tmp_path / "mine.h").write_text(text)
+    done = subprocess.run(
+        [sys.executable, ROOT / "workflow/scripts/pools.py", TRACE, "--policy", "exact"],
+        env=os.environ | {"KVPEAK_POLICIES": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "exact: two policies have this name; rename the one that was added" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 @pytest.mark.skipif(not ON_CPU, reason="the tiny cell is a CPU's")

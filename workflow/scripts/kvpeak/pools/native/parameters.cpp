@@ -123,6 +123,8 @@ std::unique_ptr<Policy> make_policy(const std::string& name, const std::string& 
     for (auto& [other, entry] : registry()) known += (known.empty() ? "" : ", ") + other;
     throw std::invalid_argument(name + ": not a policy; there are " + known);
   }
+  if (found->second.twice)
+    throw std::invalid_argument(name + ": two policies have this name; rename the one that was added");
   Parameters parameters(setting);
   auto policy = found->second.make(source, parameters);
   return parameters.check(), std::move(policy);

@@ -332,6 +332,7 @@ class WholeBuffers : public Policy {
 struct Entry {
   std::string meaning, search;
   std::unique_ptr<Policy> (*make)(Source&, Parameters&);
+  bool twice = false;  // a second policy has the same name: neither is used
 };
 inline std::map<std::string, Entry>& registry() {
   static std::map<std::string, Entry> entries;
@@ -339,14 +340,18 @@ inline std::map<std::string, Entry>& registry() {
 }
 std::unique_ptr<Policy> make_policy(const std::string& name, const std::string& setting, Source&);
 
+// Whether the name was free.
+inline bool enter(const std::string& name, Entry entry) {
+  auto [place, is_new] = registry().emplace(name, std::move(entry));
+  return place->second.twice = !is_new, is_new;
+}
+
 #define KVPEAK_POLICY(NAME, CLASS, MEANING, SEARCH)                                              \
-  static const bool CLASS##_is_registered =                                                      \
-      kvpeak::registry()                                                                         \
-          .emplace(NAME, kvpeak::Entry{MEANING, SEARCH,                                          \
-                                       [](kvpeak::Source& source, kvpeak::Parameters& given) {   \
-                                         return std::unique_ptr<kvpeak::Policy>(                 \
-                                             std::make_unique<CLASS>(source, given));            \
-                                       }})                                                       \
-          .second
+  static const bool CLASS##_is_registered = kvpeak::enter(                                       \
+      NAME, kvpeak::Entry{MEANING, SEARCH,                                                       \
+                          [](kvpeak::Source& source, kvpeak::Parameters& given) {                \
+                            return std::unique_ptr<kvpeak::Policy>(                              \
+                                std::make_unique<CLASS>(source, given));                         \
+                          }})
 
 }  // namespace kvpeak

@@ -163,6 +163,43 @@ def test_the_revision_of_a_step_is_found_and_a_stopped_search_goes_on(project):
     assert all("kept from before" in line for line in kept)
 
 
+@pytest.mark.parametrize(
+    "measured",
+    [
+        ["old"],
+        {"old": "good"},
+        {"old": {"verdict": ["measured"], "peak_mib": 8, "detail": None}},
+        {"old": {"verdict": "measured", "peak_mib": "8", "detail": None}},
+        {"old": {"verdict": "measured", "peak_mib": -8, "detail": None}},
+        {"old": {"verdict": "measured", "peak_mib": 8, "detail": ["\x1b[31m"]}},
+    ],
+)
+def test_a_state_of_somebody_else_that_is_none_is_one_line(project, measured):
+    search = searched(project)
+    search.folder.mkdir(parents=True)
+    state = {"candidates": search.candidates.names, "measured": measured}
+    (search.folder / "state.json").write_text(json.dumps(state))
+    with pytest.raises(UserError, match=r"state.json: measured: expected a verdict") as error:
+        searched(project)
+    assert str(error.value).isprintable()
+
+
+def test_a_release_that_nobody_asked_for_is_not_taken_from_a_state(project):
+    search = searched(project)
+    search.folder.mkdir(parents=True)
+    said = {"verdict": "measured", "peak_mib": 8, "detail": None}
+    state = {"candidates": search.candidates.names, "measured": {"../../evil": said}}
+    (search.folder / "state.json").write_text(json.dumps(state))
+    assert searched(project).measured == {}
+
+
+def test_a_search_begins_only_if_the_results_hold_files_and_folders(project):
+    Path("results/bisect").mkdir(parents=True)
+    Path("results/bisect/x").symlink_to("/")
+    with pytest.raises(UserError, match="results/bisect/x: a link that leads out of results"):
+        searched(project)
+
+
 def test_with_a_limit_the_ends_are_not_measured(project):
     found = searched(project, above=100)
     *_, last = found.run()

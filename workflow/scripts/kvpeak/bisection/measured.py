@@ -4,11 +4,13 @@ import hashlib
 import json
 import shlex
 from collections.abc import Iterator
+from types import NoneType
 
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES, Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_json
+from kvpeak.base.files import check_contents, write_json
+from kvpeak.base.numbers import LARGEST
 from kvpeak.base.untrusted import read_object
 from kvpeak.bisection.candidates import Candidates
 from kvpeak.bisection.search import BAD, GOOD, SKIPPED, Bisection, verdict
@@ -18,6 +20,7 @@ from kvpeak.experiment.requests import request
 from kvpeak.runner.cell import run_cell
 
 STATE = "state.json"
+MEASURED = "measured"  # the verdict follows from the peaks of the ends
 TOO_MUCH = ("oom", "guard")  # outcomes of a peak that was too large to be measured
 
 
@@ -41,6 +44,7 @@ class Search:
         asked = json.dumps([self._request(name) for name in ends] + [above], sort_keys=True)
         digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
         self.folder = layout.RESULTS / "bisect" / f"{ends[0]}..{ends[1]}-{digest}"
+        check_contents(layout.RESULTS)
         self.measured: dict[str, dict] = self._read()
 
     def run(self) -> Iterator[str]:
@@ -112,7 +116,7 @@ class Search:
         peak = headline_mib(record["memory"])
         known = {"peak_mib": peak if outcome == "ok" else None, "detail": record["detail"]}
         if outcome == "ok" and peak is not None:
-            self._keep(name, known | {"verdict": "measured"})
+            self._keep(name, known | {"verdict": MEASURED})
         else:
             self._keep(name, known | {"verdict": BAD if outcome in TOO_MUCH else SKIPPED})
         said = self._spell(name) if outcome == "ok" else outcome
@@ -132,11 +136,21 @@ class Search:
         return {"above_mib": self.above, "measured": self.measured}
 
     def _read(self) -> dict[str, dict]:
+        """What was measured before. Raises UserError for a state that is none."""
+        file = self.folder / STATE
         try:
-            found = read_object(self.folder / STATE)
+            found = read_object(file)
         except FileNotFoundError:
             return {}
-        return found.get("measured", {}) if found.get("candidates") == self.candidates.names else {}
+        if found.get("candidates") != self.candidates.names:
+            return {}
+        measured = found.get("measured")
+        if not isinstance(measured, dict) or not all(map(_is_measured, measured.values())):
+            raise UserError(
+                f"{file}: measured: expected a verdict, a peak in MiB and a detail of each "
+                "release; delete the file"
+            )
+        return {name: measured[name] for name in self.candidates.names if name in measured}
 
     def _cell(self, name: str) -> Cell:
         return Cell(name, *self._names)
@@ -151,6 +165,17 @@ class Search:
             matrix.variants[cell.variant],
             matrix.protocol,
         )
+
+
+def _is_measured(said: object) -> bool:
+    """Whether this is what _measure keeps of a release."""
+    return (
+        isinstance(said, dict)
+        and said.get("verdict") in (MEASURED, BAD, SKIPPED)
+        and isinstance(said.get("peak_mib"), (int, float, NoneType))
+        and (said["verdict"] != MEASURED or 0 < (said["peak_mib"] or 0) <= LARGEST)
+        and isinstance(said.get("detail"), (str, NoneType))
+    )
 
 
 def headline_mib(memory: dict) -> float | None:

@@ -22,6 +22,7 @@ from kvpeak.analysis.aggregate import gather, read_plan
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
+from kvpeak.base.untrusted import MOST_JSON
 from kvpeak.cli import start
 from kvpeak.experiment.preparation import lacks_its_programs
 from kvpeak.report.markdown import escape
@@ -374,6 +375,46 @@ def test_a_pipe_or_a_broken_table_given_to_compare_is_one_line(home, name, monke
     assert start(["compare", "results", "results"]) == 1
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and not hidden(said) and f"results/{name}: " in said
+
+
+LARGE = {
+    "lists": "[],",
+    "objects": "{},",
+    "hidden characters": '"\u202e",',
+    "keys": "",
+}
+WITHIN = """
+import resource, sys
+from pathlib import Path
+from kvpeak.analysis.processes import read_process
+most = 1 << 30
+resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+found, runs = read_process(Path(sys.argv[1]))
+assert len(found["flags"]) <= 100 and len(found["detail"]) <= 2000
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LARGE)
+def test_the_largest_record_is_read_within_a_gibibyte(home, case):
+    cell = home.cells()[0]
+    said = json.loads((cell / "cell.json").read_text())
+    said |= {"detail": "d" * 10_000, "flags": ["f"] * 10_000}
+    keys = ",".join(f'"{number:x}":{{}}' for number in range(MOST_JSON // 13))
+    rest = LARGE[case] * ((MOST_JSON - (1 << 20)) // max(1, len(LARGE[case].encode())))
+    more = f"[{rest}0]" if rest else f"{{{keys}}}"
+    (cell / "cell.json").write_text(f'{{"more": {more}, {json.dumps(said)[1:]}')
+    command = [sys.executable, "-c", WITHIN, cell]
+    environment = os.environ | {"PYTHONPATH": str(home.project.folder / "workflow/scripts")}
+    subprocess.run(command, env=environment, check=True)
+
+
+def test_a_record_of_256_mebibytes_costs_its_row_at_once(home):
+    """It is sparse, and is not read any further than the limit."""
+    record = home.cells()[0] / "cell.json"
+    os.truncate(record, 256 << 20)
+    assert "cell.json: larger than 16 MiB; delete results/cells/" in home.step("aggregate")
+    assert "left out: " in home.kvpeak("publish", "a")
 
 
 # Commands to be copied, addresses, formulas (12)

@@ -24,6 +24,7 @@ from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.experiment.workloads import NAMED, name_of
 from kvpeak.inputs.shapes import kv_bytes_per_token
 
+LONGEST, MOST_TEXTS = 2000, 100  # characters of a text, texts of a list: all cells' are kept
 UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
 HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
 WORK = (*HELD, "kv_bytes_from_shapes", "kv_difference", "prefill_flops", "decode_bytes")
@@ -53,7 +54,7 @@ class Record:
         value = self.at(*path)
         if isinstance(value, (list, dict)):
             raise UserError(f"{self.file}: {'.'.join(path)}: {str(value)[:80]}: expected text")
-        return None if value is None else plain(str(value))
+        return None if value is None else plain(str(value), LONGEST)
 
     def number(self, *path: str) -> float | None:
         """The number at a path, None if it is none or beyond LARGEST."""
@@ -69,7 +70,7 @@ class Record:
         value = self.at(*path) or []
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise UserError(f"{self.file}: {'.'.join(path)}: expected a list of texts")
-        return [plain(text) for text in value]
+        return [plain(text, LONGEST) for text in value[:MOST_TEXTS]]
 
     def items(self, *path: str) -> dict:
         """The object at a path; empty where there is none."""
@@ -144,10 +145,12 @@ def said(record: Record) -> dict:
         "accelerator": record.text("engine", "device", "accelerator"),
         "gpu": record.text("request", "gpu") or "",
         "hardware": " ".join(filter(None, (record.text(*path) for path in HARDWARE))),
-        "versions": plain(", ".join(f"{name} {text}" for name, text in versions)),
+        "versions": plain(", ".join(f"{name} {text}" for name, text in versions), LONGEST),
         "loop": record.text("engine", "loop"),
         "attention": record.text("engine", "attention"),
-        "env": join_texts(plain(f"{name}={env[name]}") for name in sorted(env)),
+        "env": join_texts(
+            plain(f"{name}={env[name]}", LONGEST) for name in sorted(env)[:MOST_TEXTS]
+        ),
         "cap_bytes": record.text("engine", "cap_bytes") or "",
         "kv_layers": record.text("engine", "kv_layers"),
         "blas": record.text("engine", "blas"),

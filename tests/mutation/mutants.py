@@ -5,7 +5,8 @@ its tests.
     python tests/mutation/mutants.py --sample 20 analysis/statistics
 
 A mutant that no test notices is a survivor: a test is missing, or the change is none
-(equivalent.txt says why). Everything happens in a clone of the last commit.
+(equivalent.txt says why). Everything happens in clones of the last commit, one for each core: each
+tests one module at a time.
 """
 
 import argparse
@@ -24,6 +25,8 @@ import sys
 import tempfile
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 import _pytest.config
@@ -37,6 +40,7 @@ SOURCES = "workflow/scripts"
 EQUIVALENT = Path(__file__).with_name("equivalent.txt")
 FOREVER = 10  # times as long as without a change: some mutants never end
 LEAST_S = 20.0
+FORK = multiprocessing.get_context("fork")
 WANTED = 0.85
 # Imported once, here, and not again for every mutant; none of ours, and none with threads.
 SLOW_IMPORTS = ("hypothesis", "jinja2", "jsonschema", "pandas", "scipy.stats", "yaml")
@@ -88,18 +92,33 @@ def main() -> int:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help="default: every one")
     parser.add_argument("--sample", type=int, default=100, help="mutants a module; default: 100")
     parser.add_argument("--seed", type=int, default=0, help="of the sample; default: 0")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count(), help="modules at a time; default: the cores"
+    )
     given = parser.parse_args()
     for name in given.modules:
         if name not in MODULES:
             parser.error(f"{name}: expected one of {', '.join(MODULES)}")
+    modules = given.modules or list(MODULES)
     import_once()
-    with tempfile.TemporaryDirectory() as temporary:
-        subprocess.run(["git", "clone", "--quiet", str(ROOT), temporary], check=True)
-        os.chdir(temporary)
-        compile_all()
+    scores = []
+    with (
+        tempfile.TemporaryDirectory() as temporary,
+        ProcessPoolExecutor(min(given.jobs, len(modules)), FORK, clone, (temporary,)) as pool,
+    ):
         print("module | drawn | of | detected | equivalent | left | % detected", flush=True)
-        scores = [tested(name, given.sample, given.seed) for name in given.modules or MODULES]
+        found = pool.map(tested, modules, repeat(given.sample), repeat(given.seed))
+        for score, said in found:
+            scores.append(score)
+            print(said, flush=True)
     return int(min(scores) < WANTED)
+
+
+def clone(folder: str) -> None:
+    """Clone the last commit into a folder, and go there."""
+    os.chdir(tempfile.mkdtemp(dir=folder))
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), "."], check=True)
+    compile_all()
 
 
 def import_once() -> None:
@@ -116,9 +135,9 @@ def compile_all() -> None:
         compileall.compile_dir(folder, quiet=2)
 
 
-def tested(module: str, sample: int, seed: int) -> float:
-    """The share of a module's mutants that its tests detect, equivalent ones left out; prints it
-    and the survivors.
+def tested(module: str, sample: int, seed: int) -> tuple[float, str]:
+    """The share of a module's mutants that its tests detect, equivalent ones left out; and its row
+    with the survivors.
     """
     for compiled in file_of(module).parent.glob(f"__pycache__/{file_of(module).stem}.*"):
         compiled.unlink()  # else two changes within a second would be the same to Python
@@ -136,10 +155,8 @@ def tested(module: str, sample: int, seed: int) -> float:
     detected = len(drawn) - len(survivors)
     score = detected / (len(drawn) - same)
     row = (module, len(drawn), len(places), detected, same, len(left), f"{100 * score:.0f}")
-    print(*row, sep=" | ", flush=True)
-    for change in left:
-        print("    " + change.replace("\n", "\n    "), flush=True)
-    return score
+    shown = ["    " + change.replace("\n", "\n    ") for change in left]
+    return score, "\n".join([" | ".join(map(str, row)), *shown])
 
 
 def all_places(module: str) -> list[tuple[str, int]]:
@@ -194,7 +211,7 @@ def file_of(module: str) -> Path:
 
 def pass_tests(module: str, limit_s: float | None) -> bool:
     """Whether a module's tests pass within a time, in a fork of this process."""
-    fork = multiprocessing.get_context("fork").Process(target=run_tests, args=(module,))
+    fork = FORK.Process(target=run_tests, args=(module,))
     fork.start()
     fork.join(limit_s)
     ended = fork.exitcode

@@ -59,6 +59,7 @@ def test_every_verdict_is_a_row(check, tmp_path):
         "source": "this test",
         "kind": "value",
         "groups": "1",
+        "held": "1",
     }
     assert [row["cells"] for row in rows] == ["none", "32MiB"]
 
@@ -84,7 +85,7 @@ def test_no_claims_make_an_empty_table(check, tmp_path):
     assert check()[0] == 0
     assert (
         tmp_path / "checks.csv"
-    ).read_text() == "claim,cells,verdict,detail,source,kind,groups\n"
+    ).read_text() == "claim,cells,verdict,detail,source,kind,groups,held\n"
 
 
 def test_a_mistake_is_one_line_and_nothing_is_written(check, tmp_path):

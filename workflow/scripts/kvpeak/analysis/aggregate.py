@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, median
 
-from kvpeak.analysis.processes import UNREADABLE, WORK, read_process
+from kvpeak.analysis.processes import PHASES, UNREADABLE, WORK, read_process
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
 from kvpeak.base.errors import UserError
@@ -15,6 +15,7 @@ from kvpeak.base.text import csv_safe
 from kvpeak.base.untrusted import read_csv
 
 RANGED = ("footprint", "device")  # counters whose smallest and largest process are in the summary
+BESIDE_PEAKS = (*PHASES, "loop_mib")  # of the peak
 TEXTS = (
     *("detail", "method", "weights", "workload", "machine", "hardware", "accelerator", "gpu"),
     *(
@@ -23,6 +24,8 @@ TEXTS = (
         "attention",
         "env",
         "cap_bytes",
+        "prefill_chunk",
+        "pool_rule",
         "kv_layers",
         "blas",
         "energy_source",
@@ -79,7 +82,17 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
 def _unreadable(why: str) -> dict:
     """A process of which nothing is known but that its files are there."""
     empty = dict.fromkeys(
-        (*PEAKS, *SPEEDS, *ENERGY, "idle_w", *WORK, *TEXTS, "prompt_tokens", "generated_tokens")
+        (
+            *PEAKS,
+            *BESIDE_PEAKS,
+            *SPEEDS,
+            *ENERGY,
+            "idle_w",
+            *WORK,
+            *TEXTS,
+            "prompt_tokens",
+            "generated_tokens",
+        )
     )
     counts = {"runs": 0, "outputs": 0, "hashes": [], "flags": [], "turns": []}
     return empty | counts | {"outcome": UNREADABLE, "detail": why, "method": "live"}
@@ -99,7 +112,7 @@ def summarise(processes: list[dict]) -> dict:
             name: first(values_of(processes, name))
             for name in ("prompt_tokens", "generated_tokens", *WORK)
         },
-        **{name: _median(values_of(processes, name)) for name in PEAKS},
+        **{name: _median(values_of(processes, name)) for name in (*PEAKS, *BESIDE_PEAKS)},
         **{
             f"peak_{counter}_{end}_mib": of(
                 values_of(processes, f"peak_{counter}_mib"), default=None

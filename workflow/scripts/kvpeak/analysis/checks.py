@@ -44,7 +44,14 @@ def read_checks(path: Path) -> list[Check]:
     """The checks of a checks.csv. Raises OSError, and UserError for a file that is none."""
     try:
         return [
-            Check(**row | {"verdict": Verdict(row["verdict"]), "groups": int(row["groups"])})
+            Check(
+                **row
+                | {
+                    "verdict": Verdict(row["verdict"]),
+                    "groups": int(row["groups"]),
+                    "held": int(row["held"]),
+                }
+            )
             for row in read_csv(path, CHECKS.names)
         ]
     except (TypeError, ValueError) as error:

@@ -32,6 +32,7 @@ class Check:
     source: str
     kind: str
     groups: int = 1  # how many combinations of the open axes the row stands for
+    held: int = 0  # how many measured cells it was held against
 
 
 def evaluate(claim: Claim, results: Results) -> list[Check]:
@@ -39,25 +40,28 @@ def evaluate(claim: Claim, results: Results) -> list[Check]:
     measured one a reason.
     """
     label, placed = _labels(claim), _place_speeds(claim, results)
-    judged = [(label(group), *_judge(claim, group, results, placed)) for group in claim.groups]
-    measured = [(*row, 1) for row in judged if row[1] != Verdict.NOT_MEASURED]
+    judged = [
+        (label(group), *_judge(claim, group, results, placed), 1, _held(claim, group, results))
+        for group in claim.groups
+    ]
+    measured = [row for row in judged if row[1] != Verdict.NOT_MEASURED]
     if claim["fold"] and len(measured) > 1:
         measured = [_folded(measured)]
     unmeasured: dict[str, list[str]] = {}
-    for name, verdict, why in judged:
+    for name, verdict, why, *_ in judged:
         if verdict == Verdict.NOT_MEASURED:
             unmeasured.setdefault(why, []).append(name)
     rows = measured + [
-        (_few(names), Verdict.NOT_MEASURED, why, len(names)) for why, names in unmeasured.items()
+        (_few(names), Verdict.NOT_MEASURED, why, len(names), 0) for why, names in unmeasured.items()
     ]
     if claim.absent or not rows:
         names = ", ".join(f"{axis} {name}" for axis, name in claim.absent)
         rows.append(
-            ("", Verdict.NOT_MEASURED, f"not in this matrix: {names or 'none of its cells'}", 0)
+            ("", Verdict.NOT_MEASURED, f"not in this matrix: {names or 'none of its cells'}", 0, 0)
         )
     return [
-        Check(claim.text, cells, verdict, detail, claim.source, claim.kind, count)
-        for cells, verdict, detail, count in rows
+        Check(claim.text, cells, verdict, detail, claim.source, claim.kind, count, held)
+        for cells, verdict, detail, count, held in rows
     ]
 
 
@@ -83,15 +87,27 @@ def _few(names: list[str], most: int = MOST_SHARED_REASONS) -> str:
     return join_texts([*names[:most], *more])
 
 
-def _folded(judged: list[tuple[str, str, str, int]]) -> tuple[str, Verdict, str, int]:
+def _folded(judged: list[tuple[str, str, str, int, int]]) -> tuple[str, Verdict, str, int, int]:
     """One row for all: the first of OF_CLAIMS that one has, the counts, and the first group that
     has it.
     """
     counts = Counter(row[1] for row in judged)
     verdict = next(name for name in OF_CLAIMS if counts[name])
-    label, _, detail, _ = next(row for row in judged if row[1] == verdict)
+    label, _, detail, *_ = next(row for row in judged if row[1] == verdict)
     summary = ", ".join(f"{counts[name]} {name}" for name in OF_CLAIMS if counts[name])
-    return "", verdict, f"of {len(judged)}: {summary}; first: {label}: {detail}", len(judged)
+    return (
+        "",
+        verdict,
+        f"of {len(judged)}: {summary}; first: {label}: {detail}",
+        len(judged),
+        sum(row[-1] for row in judged),
+    )
+
+
+def _held(claim: Claim, group: Group, results: Results) -> int:
+    """How many cells of a group were measured as far as the claim asks."""
+    column = claim["column"] or "tokens_sha256"
+    return sum(not results.missing(cell, column) for cell in group.cells)
 
 
 def _by_reason(named_reasons) -> str:

@@ -14,10 +14,11 @@ from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.kv_held import difference
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
 from kvpeak.analysis.workloads import rows_of
-from kvpeak.base.columns import ENERGY, PEAKS, RUNS, SPEEDS
+from kvpeak.base.columns import ENERGY, MEMORY, PEAKS, RUNS, SPEEDS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.kv_caches import keeps_all
+from kvpeak.base.layout import MEMORY_FILE
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
@@ -29,6 +30,8 @@ UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
 HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
 WORK = (*HELD, "kv_bytes_from_shapes", "kv_difference", "prefill_flops", "decode_bytes")
 HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "uuid"))
+BEFORE_RUNS = ("start", "load", "idle")  # phases, as long as no other has come
+PHASES = ("sampled_load_mib", "sampled_run_mib")
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
@@ -109,7 +112,25 @@ def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
         "turns": turns_of(record),
     }
     counter = counter_of(found)
+    found |= sampled_by_phase(folder, counter)
     return found | {"peak_source": record.text("memory", f"peak_{counter}_source") or ""}, runs
+
+
+def sampled_by_phase(folder: Path, counter: str) -> dict[str, float | None]:
+    """The largest sample of a counter before the first run, and from it on, MiB; None each where
+    memory.csv is not there, damaged, or without such samples.
+    """
+    largest: dict[str, float | None] = dict.fromkeys(PHASES)
+    try:
+        name = PHASES[0]
+        for sample in read_csv(folder / MEMORY_FILE, MEMORY.names):
+            if sample["phase"] not in BEFORE_RUNS:
+                name = PHASES[1]
+            if size := sample.get(f"{counter}_mib"):
+                largest[name] = max(float(size), largest[name] or 0.0)
+    except (OSError, UserError, ValueError):
+        return dict.fromkeys(PHASES)
+    return largest
 
 
 def turns_of(record: Record) -> list[dict]:
@@ -152,6 +173,9 @@ def said(record: Record) -> dict:
             plain(f"{name}={env[name]}", LONGEST) for name in sorted(env)[:MOST_TEXTS]
         ),
         "cap_bytes": record.text("engine", "cap_bytes") or "",
+        "loop_mib": record.number("engine", "loop_mib"),
+        "prefill_chunk": record.text("request", "options", "prefill_chunk"),
+        "pool_rule": record.text("engine", "pool", "setting") or "",
         "kv_layers": record.text("engine", "kv_layers"),
         "blas": record.text("engine", "blas"),
         "energy_source": record.text("energy", "source"),

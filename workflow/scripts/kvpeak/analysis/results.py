@@ -31,6 +31,8 @@ _TEXT = (
         "attention",
         "env",
         "cap_bytes",
+        "prefill_chunk",
+        "pool_rule",
         "workload",
         "kv_layers",
         "kv_difference",

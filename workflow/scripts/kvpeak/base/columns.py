@@ -66,6 +66,18 @@ PEAKS = (
     "loaded_mib",
 )
 
+# Columns of both that say in which phase the headline was seen, and what importing the loop took.
+_PHASES = columns(
+    (
+        "sampled_load_mib",
+        "MiB",
+        "the headline's largest sample before the first run; of the processes whose memory.csv is "
+        "there",
+    ),
+    ("sampled_run_mib", "MiB", "its largest sample from the first run on, likewise"),
+    ("loop_mib", "MiB", "resident memory that importing the engine's loop took"),
+)
+
 _MEANINGS = {
     "commit": "the engine's revision, a name of `commits` in the matrix",
     "model": "a name of `models`",
@@ -219,6 +231,9 @@ PROCESSES = Table(
             "CUDA: the most that the driver's asynchronous pool reserved; a part of the device's",
         ),
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
+    )
+    + _PHASES
+    + columns(
         (
             "peak_source",
             "",
@@ -293,6 +308,9 @@ SUMMARY = Table(
             "CUDA: the most that the driver's asynchronous pool reserved; a part of the device's",
         ),
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
+    )
+    + _PHASES
+    + columns(
         ("prefill_tok_s", "tok/s", "mean over processes of the mean over their recorded runs"),
         ("ttft_ms", "ms", "the same of the time to first token"),
         ("decode_tok_s", "tok/s", "the same of decode"),
@@ -339,6 +357,8 @@ SUMMARY = Table(
             "bytes",
             "the pool's limit as the allocator gave it back; empty where it keeps no pool",
         ),
+        ("prefill_chunk", "", "tokens of the prompt taken in at a time, or `whole`"),
+        ("pool_rule", "", "the rule in the place of the allocator's own; empty for its own"),
         (
             "blas",
             "",
@@ -390,6 +410,7 @@ CHECKS = Table(
         ("source", "", "where the claim comes from"),
         ("kind", "", "the claim's kind (config/README.md)"),
         ("groups", "", "how many combinations of the open axes the row stands for"),
+        ("held", "", "how many measured cells the claim was held against in them"),
     ),
 )
 

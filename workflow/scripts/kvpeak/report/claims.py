@@ -16,9 +16,9 @@ SIGNS = {
 ORDER = list(SIGNS)
 
 
-def claims_section(checks: list[dict]) -> dict:
+def claims_section(checks: list[dict], cells: int) -> dict:
     """Judged claims with all their figures, those that fail first; the others by the reason why
-    they were not measured.
+    they were not measured. `cells`: how many cells the finding has.
     """
     judged, unmeasured = {}, {}
     for row in checks:
@@ -29,7 +29,7 @@ def claims_section(checks: list[dict]) -> dict:
     claims = sorted(judged.values(), key=lambda rows: ORDER.index(worst(rows)))
     return {
         "counts": claim_counts(judged, checks),
-        "lines": [claim_line(rows) for rows in claims],
+        "lines": [claim_line(rows, cells) for rows in claims],
         "judged": [_judged_claim(number, rows) for number, rows in enumerate(claims, start=1)],
         "not_measured": [
             {
@@ -55,13 +55,17 @@ def claim_counts(judged: dict[str, list[dict]], checks: list[dict]) -> dict[str,
     }
 
 
-def claim_line(rows: list[dict]) -> Markdown:
-    """One claim in a line: its verdict, its sentence, and of how many combinations of cells."""
+def claim_line(rows: list[dict], cells: int) -> Markdown:
+    """One claim in a line: its verdict, its sentence, of how many combinations of cells, and how
+    many of the finding's cells it was held against.
+    """
     verdict = worst(rows)
     groups = sum(int(row["groups"]) for row in rows)
     found = sum(int(row["groups"]) for row in rows if row["verdict"] == verdict)
     count = f" ({found} of {groups})" if groups > 1 else ""
-    return Markdown(f"{SIGNS[verdict]}{count}: {escape(rows[0]['claim'])}")
+    held = sum(int(row.get("held") or 0) for row in rows)
+    against = f" ({held:,} of {cells:,} cells)" if held else ""
+    return Markdown(f"{SIGNS[verdict]}{count}: {escape(rows[0]['claim'])}{against}")
 
 
 def _judged_claim(number: int, rows: list[dict]) -> dict:

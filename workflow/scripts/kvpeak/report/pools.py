@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, geometric_mean
 
-from kvpeak.analysis.comparisons import Change
+from kvpeak.analysis.comparisons import PRACTICAL, Change
 from kvpeak.analysis.pooled import fixed_interval
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.statistics import half_width, ratio_of_means
@@ -54,12 +54,22 @@ class Pool:
 
     name: str
     places: int
-    peak: float  # geometric mean of the ratios
+    ratios: tuple[float, ...]  # of the peaks, at each place
     prefill: Times | None
     decode: Times | None
     made: int | None  # real allocations in all places, predicted
     own_made: int | None  # those of MLX's own pool
     worst: float | None  # the largest |predicted / measured − 1|
+
+    @property
+    def peak(self) -> float:
+        """The geometric mean of the ratios."""
+        return geometric_mean(self.ratios)
+
+    @property
+    def helps(self) -> int:
+        """At how many places it takes less by more than PRACTICAL."""
+        return sum(ratio < 1 - PRACTICAL for ratio in self.ratios)
 
 
 def pools_of(results: Results, variants: dict[str, dict], cells: Path) -> list[Measured]:
@@ -141,18 +151,19 @@ def _predicted(recorded: trace.Trace, setting: str) -> Outcome | None:
         return None  # a setting of another version's policies
 
 
-def pooled(found: list[Measured]) -> list[Pool]:
+def pooled(found: list[Measured], alike: bool = True) -> list[Pool]:
     """Each pool against MLX's own, the lowest peak first.
 
-    MLX's own under its own limit, where that was measured. All pools are compared at the same
-    places, those where each of them was measured, if there is one.
+    MLX's own under its own limit, where that was measured. `alike`: all pools are compared at the
+    same places, those where each of them was measured, if there is one; else each at all of its
+    own.
     """
     own = _baselines(found)
     at: dict[str, dict[tuple[str, ...], Measured]] = {}
     for each in found:
         if each.peak_mib and each.place in own and each is not own[each.place]:
             at.setdefault(each.name, {})[each.place] = each
-    common = set.intersection(*map(set, at.values())) if at else set()
+    common = set.intersection(*map(set, at.values())) if at and alike else set()
     pools = [
         _pool(name, [(measured[place], own[place]) for place in sorted(common or measured)])
         for name, measured in at.items()
@@ -171,7 +182,7 @@ def _pool(name: str, pairs: list[tuple[Measured, Measured]]) -> Pool:
     return Pool(
         name,
         len(pairs),
-        geometric_mean(each.peak_mib / base.peak_mib for each, base in pairs),
+        tuple(each.peak_mib / base.peak_mib for each, base in pairs),
         *(_times(pairs, column) for column in _SPEEDS),
         sum(each.predicted.made for each, _ in predicted) if predicted else None,
         sum(base.predicted.made for _, base in predicted) if predicted else None,

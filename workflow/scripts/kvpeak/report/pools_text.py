@@ -10,6 +10,8 @@ from kvpeak.report.pytorch import pytorch_section
 from kvpeak.report.style import COLOURS, MARKERS, WIDTH, Canvas, Figure, styled, svg
 
 SLUG = "buffer-pools"
+# Where MLX cannot run a rule (docs/pools.md), by the first word of its setting.
+NOT_THERE = {"torch": "on Metal or under CUDA", "torch-mps": "on Metal or under CUDA"}
 
 
 def pools_section(found: list[Measured], recorded: list[dict]) -> dict | None:
@@ -22,7 +24,7 @@ def pools_section(found: list[Measured], recorded: list[dict]) -> dict | None:
         return None
     worst = [pool.worst for pool in pools if pool.worst is not None]
     pytorch = pytorch_section(recorded) if recorded else None
-    answer = sentence(pooled(growing(found)) or pools)
+    answer = sentence(pooled(growing(found), alike=False) or pools)
     return {
         "slug": SLUG,
         "sentence": Markdown(f"{answer} {pytorch['sentence']}" if pytorch else answer),
@@ -35,20 +37,36 @@ def pools_section(found: list[Measured], recorded: list[dict]) -> dict | None:
 
 
 def sentence(pools: list[Pool]) -> Markdown:
-    """Which rule to use, and what it costs."""
+    """Which rule to use, and what it costs, over every setting that it was measured in. How often a
+    rule asks the system is known from recordings; without them none is recommended.
+    """
     best, least = advised(pools), pools[0]
-    over = f"over {best.places} settings" if best.places > 1 else "in one setting"
+    known = best.made is not None
+    begin = "For a growing cache use" if known else "With a growing cache the lowest peak has"
     said = (
-        f"For a growing cache use {code(best.name)}: {best.peak:.2f} times the memory of MLX's own "
-        f"pool {over}"
+        f"{begin} {code(best.name)}: {best.peak:.2f} times the memory of MLX's own pool "
+        f"{_over(best)}"
     )
+    if not known:
+        said += ", and how often it asks the system is not known here"
     if best.decode:
         said += f", at {_spelled(best.decode)} times its decode speed"
     if best.made is not None:
         said += f", asking the system {best.made:,} times for memory instead of {best.own_made:,}"
     if least is not best and least.made is not None:
         said += f"; {code(least.name)} takes {least.peak:.2f} times and asks {least.made:,} times"
-    return Markdown(f"{said}.")
+    where = NOT_THERE.get(best.name.split(",")[0], "under CUDA")
+    return Markdown(f"{said}. MLX cannot run it {where}.")
+
+
+def _over(pool: Pool) -> str:
+    """In how many of its settings a pool takes less, e.g. `over all 3 settings with it, less in 1
+    of them (0.78 to 1.16)`.
+    """
+    if pool.places == 1:
+        return "in the one setting with it"
+    spread = f"{min(pool.ratios):.2f} to {max(pool.ratios):.2f}"
+    return f"over all its {pool.places} settings, less in {pool.helps} ({spread})"
 
 
 def _spelled(times: Times) -> str:

@@ -176,8 +176,8 @@ def test_the_number_of_processes_is_the_first_whose_interval_leaves_the_bounds_a
 def test_no_more_than_a_thousand_processes_are_proposed(more, needed):
     """Two values around one, whose spread leaves just room enough at a thousand."""
     spread = np.log(1.05) * 1000**0.5 / stats.t.ppf(0.975, 1998) * (1 + more)
-    of = 1 + np.array([-1, 1]) * spread / 2**0.5
-    assert statistics.processes_to_tell(of, [1.0, 1.0], 0.95, 1.05, 0.05) == needed
+    of = 1 + np.array([-1, 0, 1]) * spread
+    assert statistics.processes_to_tell(of, [1.0] * 3, 0.95, 1.05, 0.05) == needed
 
 
 def test_how_many_processes_it_takes_to_tell():

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from kvpeak.analysis.fits import TERMS, Growth, Series, growth_of, longest
+from kvpeak.analysis.fits import TERMS, Growth, Law, Series, growth_of, longest
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.series import read_series
 from kvpeak.base.columns import FITS
@@ -45,16 +45,33 @@ def _predicted(growth: Growth, memory_mib: float, own: bool) -> dict:
         positions=series.positions,
         times_measured=found.tokens / series.points[-1].tokens,
         peak_mib=growth.peak(found.tokens)[0] if found.tokens else None,
-        law=" + ".join(
-            f"{value:.3g} × {TERMS[term]}"
-            for term, value in zip(growth.law.terms, growth.law.coefficients, strict=True)
-            if value
-        ),
+        law=spell_law(growth.law),
         weights_mib=growth.fixed.weights,
         process_mib=growth.fixed.process[0],
         kept_mib=growth.fixed.kept[0],
         left_out_error_pct=100 * growth.error,
     )
+
+
+def spell_law(law: Law) -> str:
+    """The law with each of its terms, e.g. `0.435 × the tokens, of 2,048 at most + 0.0117 × the
+    tokens beyond these`: with weights, process and kept MiB it gives the predicted peak.
+    """
+    chunk, cached = law.prefill.chunk, law.prefill.cached
+    words = dict(TERMS)
+    if chunk:
+        words["scores"] += f" of the largest chunk of {chunk:,}"
+    divided = chunk is not None and cached is not None
+    if divided:
+        words["tokens"] += f", {chunk:,} at most"
+    terms = [
+        f"{value:.3g} × {words[term]}"
+        for term, value in zip(law.terms, law.coefficients, strict=True)
+        if value
+    ]
+    if divided:
+        terms.append(f"{cached:.3g} × the tokens beyond {chunk:,}")
+    return " + ".join(terms)
 
 
 def _row(series: Series, **known) -> dict:

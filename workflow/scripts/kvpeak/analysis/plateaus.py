@@ -65,7 +65,9 @@ def fit_growth_and_stop(
 ) -> tuple[float, int | None] | None:
     """(MiB a token, the token at which it stops or None) of samples (seconds, MiB) in a phase.
 
-    The least-squares line that becomes level at one of the samples, the best of all. None where
+    The least-squares line that becomes level at one of the samples, the best of all. Samples lie
+    evenly in time and tokens do not; a rise to the end is therefore that between the ends over all
+    steps, by which equal memory has equal rates. None where
     there are too few samples, the rise is small, or the line explains too little.
     """
     inside = np.array([point for point in points if start_s <= point[0] <= end_s])
@@ -81,6 +83,8 @@ def fit_growth_and_stop(
             best = error, float(stop), float(solution[1])
     error, stop, rate = best
     rise, spread = rate * stop, float(np.sum((mib - mib.mean()) ** 2))
+    if stop >= STOPS_BEFORE * steps:  # the speed may change on the way, the ends stay
+        rate = float(mib[-1] - mib[0]) / steps
     if rise < max(MIN_RISE_MIB, MIN_RISE * mib.max()) or error > (1 - GOOD_FIT) * spread:
         return None
     return rate, None if stop >= STOPS_BEFORE * steps else round(stop)

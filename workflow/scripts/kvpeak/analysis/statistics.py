@@ -21,6 +21,7 @@ RESAMPLES = 1999
 # From 4 processes a side on, the interval's coverage is 95 ± 2 % (tests/test_statistics.py), and a
 # rank test of 4 against 4 is the smallest that can reach p < 0.05.
 MIN_PROCESSES = 4
+MIN_SPREAD = 3  # processes a side; of fewer the spread is too uncertain to plan with
 MAX_PROCESSES = 1000  # no more are ever proposed
 OUTLIER_ALPHA = 0.01
 INSIDE, BEYOND = "inside", "beyond"
@@ -141,15 +142,15 @@ def processes_to_tell(of, to, low: float, high: float, alpha: float) -> int | No
     lies.
 
     By Student's t with the spread and the ratio seen so far, for an interval inside [low, high] or
-    beyond; a ratio that lies beyond needs the rank test at alpha as well. Without a spread (fewer
-    than 2 a side) it is what any spread needs. None where MAX_PROCESSES would not do.
+    beyond; a ratio that lies beyond needs the rank test at alpha as well. With fewer than
+    MIN_SPREAD a side it is what any spread needs. None where MAX_PROCESSES would not do.
     """
     of, to = np.asarray(of, float), np.asarray(to, float)
     value, there = of.mean() / to.mean(), min(of.size, to.size)
     least = max(MIN_PROCESSES, there + 1)
     if not low <= value <= high:
         least = max(least, processes_for_rank_test(alpha))
-    if there < 2:
+    if there < MIN_SPREAD:
         return least
     with np.errstate(divide="ignore"):
         room = np.abs(np.log(value) - np.log(np.maximum((low, high), 0))).min()

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
 
 from kvpeak.analysis.comparisons import has_peak
 from kvpeak.analysis.results import Results
@@ -14,6 +15,8 @@ SETTINGS = ("commit", "kv_cache", "cap", "variant")
 # Cells beyond those that the axes' names alone would fit: with fewer a share says nothing.
 MIN_FREEDOM = 5
 AS_LARGE = 0.9  # of the largest share
+NOTHING = 1e-12  # of the variance: rounding
+CHANCE = 0.05  # a share that chance reaches as often is none
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,9 @@ def shares_of_variance(results: Results) -> list[Shares]:
     share that goes with each axis.
 
     The share of an axis is the sum of squares between the means of its names over the whole sum of
-    squares of the logarithms (the correlation ratio: Fisher 1925). Shares of axes that were not
-    crossed completely overlap, and need not add up to 1.
+    squares of the logarithms (the correlation ratio: Fisher 1925). An axis with many names has a
+    large share by chance alone: one that an F test does not tell from chance is left out. Shares of
+    axes that were not crossed completely overlap, and need not add up to 1.
     """
     groups: dict[tuple[str, str], list[dict]] = {}
     for row in results.summary.values():
@@ -76,10 +80,15 @@ def residual_freedom(rows: list[dict]) -> int:
     """How many cells are left when one parameter is taken for each name on each axis: the residual
     degrees of freedom of the additive model. 0: the names alone reproduce any peaks.
     """
+    return len(rows) - int(np.linalg.matrix_rank(_design(rows)))
+
+
+def _design(rows: list[dict]) -> np.ndarray:
+    """The additive model's columns: one for each name on each axis."""
     names = [[row[axis] for row in rows] for axis in SETTINGS]
     columns = [np.ones(len(rows))]
     columns += [np.array([each == name for each in axis]) for axis in names for name in set(axis)]
-    return len(rows) - int(np.linalg.matrix_rank(np.column_stack(columns)))
+    return np.column_stack(columns)
 
 
 def _together(rows: list[dict], first: str, axes: Iterable[str]) -> list[str]:
@@ -93,6 +102,7 @@ def _together(rows: list[dict], first: str, axes: Iterable[str]) -> list[str]:
 
 
 def _share(rows: list[dict], axis: str) -> float | None:
+    """None where the axis has one name, nothing differs, or chance alone would do as much."""
     assert axis in AXES
     logs = np.log([row["peak_mib"] for row in rows])
     names = np.array([row[axis] for row in rows])
@@ -103,4 +113,17 @@ def _share(rows: list[dict], axis: str) -> float | None:
     between = sum(
         np.sum(names == name) * (logs[names == name].mean() - logs.mean()) ** 2 for name in kinds
     )
-    return float(between / total)
+    share = float(between / total)
+    return share if _by_chance(rows, logs / total**0.5, share, kinds.size - 1) < CHANCE else None
+
+
+def _by_chance(rows: list[dict], logs: np.ndarray, share: float, freedom: int) -> float:
+    """The p of the F test of a share against what the additive model leaves; `logs` have the total
+    sum of squares 1.
+    """
+    design = _design(rows)
+    solution, *_ = np.linalg.lstsq(design, logs, rcond=None)
+    left, within = float(np.sum((logs - design @ solution) ** 2)), residual_freedom(rows)
+    if left < NOTHING:
+        return 0.0
+    return float(stats.f.sf(share / freedom / (left / within), freedom, within))

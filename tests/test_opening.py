@@ -8,10 +8,13 @@ import pytest
 from kvpeak.analysis.comparisons import compare
 from kvpeak.analysis.headline import missed_mib
 from kvpeak.analysis.lead import caution, leading
+from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.pooled import effects
 from kvpeak.analysis.results import read_results
+from kvpeak.analysis.setting import differences
 from kvpeak.analysis.verdicts import Verdict
-from kvpeak.report.opening import names_line, opening, spell_single_speeds, where_table
+from kvpeak.report.opening import names_line, opening, spell_single_speeds
+from kvpeak.report.where import where_table
 
 SMALL = Path(__file__).parent / "data/small"
 CUDA = {"method": "live", "outcome": "ok", "accelerator": "cuda"}
@@ -28,11 +31,37 @@ def answered(results, *axes) -> dict:
     return opening(results, compared, leading(compared), effects(compared))["answers"]
 
 
+QUESTIONS = [
+    "What takes the memory?",
+    "What changes it most?",
+    "What would lower it?",
+    "At what price?",
+    "How sure is this?",
+]
+
+
 def test_every_question_of_a_reader_has_an_answer(small):
+    """The largest change is one that no matrix declares: its cells differ in their cache only."""
     answers = answered(small, ("cap", "none", "32MiB"))
-    assert list(answers) == ["What changes it most?", "At what price?", "How sure is this?"]
-    assert "440 MiB (438 to 441) instead of 1,000 MiB" in answers["What changes it most?"]
-    assert answers["How sure is this?"].startswith("The peaks are medians of 4 processes a side")
+    assert list(answers) == QUESTIONS
+    assert answers["What changes it most?"].startswith(
+        "KV cache, cat → prealloc: 1,000 → 430 MiB (0.43 times; tiny, mlx-0.32.4, 513 tokens"
+    )
+    assert answers["What would lower it?"].endswith(
+        "With all else equal 1 other cap and 1 other KV cache were tried; 2 of 2 take clearly less."
+    )
+    assert answers["At what price?"].startswith("Of prealloc instead of cat: there are too few")
+    assert answers["How sure is this?"].startswith(
+        "The two peaks of the largest change are medians of 4 and 1 processes a side"
+    )
+
+
+def test_where_nothing_was_measured_every_question_is_answered_all_the_same(small):
+    nothing = replace(small, summary={})
+    answers = answered(nothing, ("cap", "none", "32MiB"))
+    assert list(answers) == QUESTIONS
+    assert answers["What takes the memory?"] == "Not known from these data."
+    assert answers["What would lower it?"].startswith("Not known from these data.")
 
 
 def stock_before(small, **more):
@@ -49,8 +78,7 @@ def test_what_lowers_the_stock_cell_is_said_by_that_name(small):
     assert answers["What takes the memory?"].startswith(
         "As mlx-lm runs it (mlx-0.32.4, default), tiny"
     )
-    assert "1,000 MiB" in answers["What would lower it?"]
-    assert "What changes it most?" not in answers
+    assert "1,000 → 430 MiB" in answers["What would lower it?"]
 
 
 @pytest.mark.parametrize(
@@ -70,21 +98,53 @@ def test_a_workload_is_named_and_not_called_a_prompt_of_so_many_tokens(small, wo
     assert f"peaks at 1,000 MiB (998 to 1,001 in 4 processes) on {words}." in found["answers"][
         "What takes the memory?"
     ].replace(". Of", ".")
-    assert f"tiny with the cat cache on {words} (" in found["answers"]["What would lower it?"]
+    assert f"tiny, mlx-0.32.4, {words}, " in found["answers"]["What changes it most?"]
     assert "513 tokens" not in found["title"] + " ".join(found["answers"].values())
 
 
 def test_where_the_other_side_takes_more_nothing_lowers_it(small):
     """The stock cell is the one with the cap; without it the peak rises."""
-    summary = {
-        cell: row | (STOCK if (cell[3], cell[4]) == ("cat", "32MiB") else {})
-        for cell, row in small.summary.items()
-    }
-    answers = answered(replace(small, summary=summary), ("cap", "32MiB", "none"))
-    assert answers["What changes it most?"].endswith("(2.27× more; medians of 4 processes a side).")
-    assert answers["What would lower it?"].startswith("Nothing that was compared with this cell")
-    back = answered(replace(small, summary=summary), ("cap", "none", "32MiB"))
-    assert back["What would lower it?"].startswith("Nothing")
+    cells = [cell for cell in small.summary if cell[2:4] == ("alice-512", "cat")]
+    summary = {cell: small.summary[cell] | (STOCK if cell[4] == "32MiB" else {}) for cell in cells}
+    for names in (("32MiB", "none"), ("none", "32MiB")):
+        answers = answered(replace(small, summary=summary), ("cap", *names))
+        assert answers["What would lower it?"] == (
+            "With all else equal 1 other cap was tried; it does not take clearly less (no cap: "
+            "2.27 times)."
+        )
+        assert answers["At what price?"].startswith("Nothing that was tried lowers the peak. The")
+
+
+def test_a_peak_that_was_reached_in_loading_is_named_so_and_has_the_parts_of_the_runs(small):
+    cell = next(iter(small.summary))
+    seen = {"sampled_load_mib": 950.0, "sampled_run_mib": 700.0, "loaded_mib": 20.0}
+    row = small.summary[cell] | STOCK | seen | {"peak_pool_mib": 600.0, "peak_active_mib": 300.0}
+    results = replace(small, summary={cell: row | {"parts": parts_of(row, [])}})
+    found = opening(results, [], leading([compare(results, "cap", "none", "32MiB")]), {})
+    assert found["title"].startswith("tiny takes 1,000 MiB while loading, and 700 on 513 tokens")
+    assert (
+        "reached while loading; the largest sample of the runs is 700 MiB. Of the 700 MiB while "
+        "running 20 MiB are weights, at most 280 other live arrays, at least 300 free memory that "
+        "the pool keeps, and 100 the rest of the process"
+    ) in found["answers"]["What takes the memory?"]
+    assert "running (loading: 1,000)" in where_table(results, [])
+
+
+def test_a_pool_that_counts_whole_buffers_has_no_parts(small):
+    row = next(iter(small.summary.values()))
+    assert parts_of(row | {"pool_rule": "candle,cap:4x"}, []) is None
+    assert parts_of(row | {"pool_rule": "mlx,backend:cpu"}, []) == parts_of(row, [])
+
+
+def test_a_variant_is_told_by_what_differs_in_its_options():
+    before = {"loop": "mlx-lm", "prefill_chunk": "2048", "prompt_tokens": 8193, "loop_mib": 43.7}
+    after = {"loop": "own", "prefill_chunk": "whole", "prompt_tokens": 8193, "loop_mib": 0.0}
+    assert differences(before, after) == (
+        "mlx-lm's loop → this project's loop; the prompt 2048 tokens at a time → the prompt whole; "
+        "of the process 44 MiB less are what importing the loop takes"
+    )
+    short = {"prompt_tokens": 513, "loop_mib": None}
+    assert differences(before | short, after | short) == "mlx-lm's loop → this project's loop"
 
 
 def test_of_a_stock_cell_that_is_in_no_comparison_nothing_is_said_to_lower_it_or_not(small):
@@ -93,7 +153,10 @@ def test_of_a_stock_cell_that_is_in_no_comparison_nothing_is_said_to_lower_it_or
     more = row | STOCK | {"prompt": "batch-8", "workload": "batch 8", "peak_mib": 7_000.0}
     results = replace(small, summary=small.summary | {alone: more})
     answers = answered(results, ("cap", "none", "32MiB"))
-    assert answers["What would lower it?"] == "Not known: no comparison has this cell on a side."
+    assert answers["What would lower it?"] == (
+        "Not known from these data. No cell was measured that differs from this one in one setting "
+        "only."
+    )
 
 
 def test_a_change_that_is_established_in_single_pairs_is_named(small):
@@ -144,8 +207,8 @@ def test_a_finding_says_what_its_names_are(small):
         )
     ]
     text = names_line(rows)
-    assert "`stock`: mlx-lm's loop; `naive`: this project's loop, which never clears" in text
-    assert "the pool with naive attention; `quiet`: mlx-lm's loop with A=0. `cat`: keys" in text
+    assert "`stock`: mlx-lm's loop; `naive`: this project's loop, naive attention; " in text
+    assert "`quiet`: mlx-lm's loop, A=0. `cat`: keys" in text
     assert names_line(rows[:1]) == ""
 
 
@@ -173,8 +236,8 @@ def test_a_sampled_peak_is_a_lower_bound_where_it_is_printed(small):
     found = opening(results, compared, leading(compared), effects(compared))
     assert "at least 1,000 MiB (sampled)" in found["title"]
     assert "peaks at 1,000 MiB or more (998 to 1,001" in found["answers"]["What takes the memory?"]
-    assert "instead of 1,000 MiB or more" in found["answers"]["What would lower it?"]
     assert caution(leading(compared).pair) == [
-        "They were sampled: each is a lower bound, and so their ratio is no bound.",
-        "In a process of the cell with 1,000 MiB the samples missed 132 MiB at least.",
+        "Both were sampled and may be higher than shown, so their ratio may be off.",
+        "Samples are known to miss peaks here: in one process of the cell with 1,000 MiB by 132 "
+        "MiB or more.",
     ]

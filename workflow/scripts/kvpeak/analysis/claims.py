@@ -11,7 +11,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from kvpeak.analysis.results import CellName, read_table, rows
+from kvpeak.analysis.results import CellName, Results, read_table, rows
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
@@ -25,6 +25,10 @@ class Group:
     open_axes: dict[str, str]  # its names on the axes that the selectors leave open
     expected: float | None = None  # for a value
 
+    def held(self, claim: "Claim", results: Results) -> int:
+        """How many of its cells were measured as far as the claim asks."""
+        return sum(not results.missing(cell, claim.column) for cell in self.cells)
+
 
 @dataclass(frozen=True)
 class Claim:
@@ -37,6 +41,11 @@ class Claim:
     groups: list[Group] = field(default_factory=list)
     # (axis, name) that it selects and the matrix does not have → where, e.g. claims[0].of.cap
     absent: dict[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def column(self) -> str:
+        """The column of the summary that it is about."""
+        return self["column"] or "tokens_sha256"
 
     def __getitem__(self, key: str):
         return self.entry.get(key)

@@ -74,6 +74,15 @@ class Pair:
         return not ranges_meet(self.before, self.after)
 
     @property
+    def within_noise(self) -> bool:
+        """Whether the processes are known to differ by as much as the peaks do: the ranges meet,
+        of several processes on each side where the peaks differ by less than PRACTICAL.
+        """
+        if not self.complete or not ranges_meet(self.before, self.after):
+            return False
+        return min(self.rounds) > 1 or abs(self.peak_ratio - 1) > PRACTICAL
+
+    @property
     def rounds(self) -> tuple[int, int]:
         """How many processes each side has."""
         return tuple(int(side.get("rounds") or 1) for side in (self.before, self.after))

@@ -34,6 +34,15 @@ def missed_mib(row: dict, processes: list[dict]) -> float:
     return max(beside) - min(beside) if beside else 0.0
 
 
+def reached_in_loading(row: dict) -> bool:
+    """Whether the headline peak was reached before the first run: no later sample is as large.
+
+    False where the samples do not say it.
+    """
+    load, run = row.get("sampled_load_mib"), row.get("sampled_run_mib")
+    return None not in (load, run) and load > run
+
+
 def is_lower_bound(row: dict) -> bool:
     """Whether the headline was sampled, or left out a part of what was to be measured.
 

@@ -41,7 +41,7 @@ def evaluate(claim: Claim, results: Results) -> list[Check]:
     """
     label, placed = _labels(claim), _place_speeds(claim, results)
     judged = [
-        (label(group), *_judge(claim, group, results, placed), 1, _held(claim, group, results))
+        (label(group), *_judge(claim, group, results, placed), 1, group.held(claim, results))
         for group in claim.groups
     ]
     measured = [row for row in judged if row[1] != Verdict.NOT_MEASURED]
@@ -59,10 +59,7 @@ def evaluate(claim: Claim, results: Results) -> list[Check]:
         rows.append(
             ("", Verdict.NOT_MEASURED, f"not in this matrix: {names or 'none of its cells'}", 0, 0)
         )
-    return [
-        Check(claim.text, cells, verdict, detail, claim.source, claim.kind, count, held)
-        for cells, verdict, detail, count, held in rows
-    ]
+    return [Check(claim.text, *row[:3], claim.source, claim.kind, *row[3:]) for row in rows]
 
 
 def _labels(claim: Claim) -> Callable[[Group], str]:
@@ -95,19 +92,8 @@ def _folded(judged: list[tuple[str, str, str, int, int]]) -> tuple[str, Verdict,
     verdict = next(name for name in OF_CLAIMS if counts[name])
     label, _, detail, *_ = next(row for row in judged if row[1] == verdict)
     summary = ", ".join(f"{counts[name]} {name}" for name in OF_CLAIMS if counts[name])
-    return (
-        "",
-        verdict,
-        f"of {len(judged)}: {summary}; first: {label}: {detail}",
-        len(judged),
-        sum(row[-1] for row in judged),
-    )
-
-
-def _held(claim: Claim, group: Group, results: Results) -> int:
-    """How many cells of a group were measured as far as the claim asks."""
-    column = claim["column"] or "tokens_sha256"
-    return sum(not results.missing(cell, column) for cell in group.cells)
+    text = f"of {len(judged)}: {summary}; first: {label}: {detail}"
+    return "", verdict, text, len(judged), sum(row[-1] for row in judged)
 
 
 def _by_reason(named_reasons) -> str:
@@ -121,8 +107,7 @@ def _by_reason(named_reasons) -> str:
 
 
 def _judge(claim: Claim, group: Group, results: Results, placed: dict) -> tuple[Verdict, str]:
-    column = claim["column"] or "tokens_sha256"
-    missing = {cell: results.missing(cell, column) for cell in group.cells}
+    missing = {cell: results.missing(cell, claim.column) for cell in group.cells}
     cells = [cell for cell in group.cells if not missing[cell]]
     if foreign := _foreign(claim, cells, results):
         return Verdict.NOT_MEASURED, foreign

@@ -5,10 +5,15 @@ support.
 from dataclasses import dataclass
 
 from kvpeak.analysis.comparisons import PRACTICAL, Change, Comparison, Pair, peak_range
-from kvpeak.analysis.headline import MISSED_MIB, counter_of, is_lower_bound
+from kvpeak.analysis.headline import (
+    MISSED_MIB,
+    counter_of,
+    is_lower_bound,
+    reached_in_loading,
+)
 from kvpeak.analysis.instruments import DOUBTED
 from kvpeak.analysis.results import repeats
-from kvpeak.analysis.setting import laboratory
+from kvpeak.analysis.setting import differences, laboratory
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.analysis.workloads import is_plain, spell_length, spell_prompt
 from kvpeak.base.columns import SPEEDS
@@ -56,6 +61,7 @@ def lead(comparison: Comparison) -> Lead:
     if not found:
         return _no_lead(comparison, subject)
     pair = max(found, key=_order)
+    subject = _of_rules(subject, pair)
     before, after = pair.before["peak_mib"], pair.after["peak_mib"]
     change = "falls" if after < before else "rises"
     preface = _preface(pair)
@@ -70,7 +76,44 @@ def lead(comparison: Comparison) -> Lead:
         f"{_with_range(pair.after)} instead of {_with_range(pair.before)} "
         f"({factor:.2f}× {'less' if after < before else 'more'}{_processes(pair)}){_method(pair)}."
     )
+    if (more := differences(pair.before, pair.after)) and comparison.axis == "variant":
+        sentence += f" What differs: {more}."
+    sentence += "".join(f" {_upper(text)}." for text in loading(pair))
     return Lead(title, sentence, pair, f"{spell_speeds(pair)}.")
+
+
+def loading(pair: Pair) -> list[str]:
+    """Of each of two peaks that it was reached in loading."""
+    return [
+        f"the {row['peak_mib']:,.0f} MiB were reached while loading, the largest sample of the "
+        f"runs is {row['sampled_run_mib']:,.0f}"
+        for row in (pair.before, pair.after)
+        if reached_in_loading(row)
+    ]
+
+
+def order(pair: Pair) -> tuple:
+    """By which the largest change is found: measured before replayed, then by MiB."""
+    return pair.live, abs(pair.peak_change_mib)
+
+
+def spell_change_of(axis: str, pair: Pair) -> str:
+    """A change of a peak, the axis, the names and the two figures first, the rest in brackets."""
+    before, after = pair.before, pair.after
+    names = " → ".join(spell_name(axis, row[axis]) for row in (before, after))
+    peaks = " → ".join(f"{row['peak_mib']:,.0f}" for row in (before, after))
+    words = shared_laboratory(pair)
+    brackets = [
+        f"{after['peak_mib'] / before['peak_mib']:.2f} times",
+        ", ".join(_names(pair)),
+        *([f"a laboratory setting: {', '.join(words.values())}"] if words else []),
+        *([differences(before, after)] if axis == "variant" else []),
+        *([_method(pair).strip()] if not pair.live else []),
+        *(["sampled"] if _sampled(pair) else []),
+        *loading(pair),
+    ]
+    what = "KV cache" if axis == "kv_cache" else axis.capitalize()
+    return f"{what}, {names}: {peaks} MiB ({'; '.join(filter(None, brackets))})."
 
 
 def leading(comparisons: list[Comparison]) -> Lead | None:
@@ -108,6 +151,21 @@ def _lower(subject: str) -> str:
     return subject[0].lower() + subject[1:]
 
 
+def _upper(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _of_rules(subject: str, pair: Pair) -> str:
+    """The subject with the rules of the pool by name, where they are not MLX's own."""
+    before, after = (side.get("pool_rule") or "" for side in (pair.before, pair.after))
+    if "variant" not in pair.names and before != after:
+        one, other = (rule or "MLX's own" for rule in (before, after))
+        return f"With the pool's rule {other} instead of {one}"
+    if "cap" in pair.names or not after:
+        return subject
+    return f"Under the pool's rule {after.split(',')[0]}, {_lower(subject)}"
+
+
 def _subject(comparison: Comparison) -> str:
     axis, before, after = comparison.axis, comparison.before, comparison.after
     if axis == "cap" and after == "default":
@@ -131,15 +189,18 @@ def _no_lead(comparison: Comparison, subject: str) -> Lead:
             None,
         )
     ratios = [pair.peak_ratio for pair in complete]
+    share = percent(PRACTICAL, 0, sign=False)
+    noise = any(pair.within_noise for pair in complete)
+    above = "above the noise" if noise else f"by more than {share}"
+    among = " and by more than its processes do among themselves" if noise else ""
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
     if len(ratios) == 1:
         none, spread = "the one pair of cells does not differ", f"{ratios[0]:.2f}"
     else:
         none = f"none of {len(ratios)} pairs of cells differs"
     return Lead(
-        f"{subject} no peak changes above the noise",
-        f"{subject}, no difference above the noise was found: {none} by more than "
-        f"{percent(PRACTICAL, 0, sign=False)} and by more than its processes do among themselves "
+        f"{subject} no peak changes {above}",
+        f"{subject}, no difference {above} was found: {none} by more than {share}{among} "
         f"(ratio{'s' * (len(ratios) > 1)} {spread}).",
         None,
     )
@@ -155,12 +216,12 @@ def caution(pair: Pair) -> list[str]:
     sides = (pair.before, pair.after)
     found = []
     if _sampled(pair):
-        found.append("They were sampled: each is a lower bound, and so their ratio is no bound.")
+        found.append("Both were sampled and may be higher than shown, so their ratio may be off.")
     worst = max(sides, key=lambda row: row.get("missed_mib", 0))
     if (missed := worst.get("missed_mib", 0)) >= MISSED_MIB:
         found.append(
-            f"In a process of the cell with {worst['peak_mib']:,.0f} MiB the samples missed "
-            f"{missed:,.0f} MiB at least."
+            f"Samples are known to miss peaks here: in one process of the cell with "
+            f"{worst['peak_mib']:,.0f} MiB by {missed:,.0f} MiB or more."
         )
     answers = [
         f"{int(row['outputs'])} different ones in {int(row['runs'])} runs of the cell with "
@@ -211,6 +272,18 @@ def _where(pair: Pair) -> str:
     on = f" on {prompt}" if prompt else ""
     what = f"{names['model']}{cache}{on}" if "model" in names else f"{prompt}{cache}"
     return f"{what} ({', '.join(others)})" if others else what
+
+
+def _names(pair: Pair) -> list[str]:
+    """What a pair's cells share, one name after the other."""
+    names = pair.names
+    found = [names[axis] for axis in ("model", "commit") if axis in names]
+    found += [spell_prompt(pair.before).removeprefix("a prompt of ")] if "prompt" in names else []
+    found += [f"the {names['kv_cache']} cache"] if "kv_cache" in names else []
+    found += [spell_name("cap", names["cap"])] if "cap" in names else []
+    if names.get("variant", "default") != "default":
+        found.append(f"variant {names['variant']}")
+    return found
 
 
 def _method(pair: Pair) -> str:

@@ -42,6 +42,8 @@ class Effect:
     below: int  # pairs whose ratio is below 1; of peaks those that are lower above the noise
     above: int
     pairs: int
+    noisy: int  # pairs whose peaks differ by no more than their processes do
+    decided: int  # pairs that have a verdict of their own, the way in which the ratio points
     live: bool  # measured, not replayed
     p: float | None  # of no effect, Holm-corrected over the family; None without an interval
     verdict: Verdict
@@ -53,11 +55,17 @@ class Effect:
 
     @property
     def counts(self) -> str:
-        """What the pairs' peaks do, by the rule of Pair.above_noise, e.g. `of 3 pairs 1 lower, 2
-        within the noise`.
+        """What the pairs' peaks do, by Pair.above_noise and within_noise, e.g. `of 3 pairs 1
+        lower, 2 within the noise`.
         """
-        within = self.pairs - self.below - self.above
-        kinds = {"lower": self.below, "higher": self.above, "within the noise": within}
+        small = self.pairs - self.below - self.above - self.noisy
+        under = f"under {PRACTICAL:.0%}".replace("%", " %")
+        kinds = {
+            "lower": self.below,
+            "higher": self.above,
+            "within the noise": self.noisy,
+            under: small,
+        }
         found = [f"{count} {kind}" for kind, count in kinds.items() if count]
         if len(found) > 1:
             return f"of {self.pairs} pairs {', '.join(found)}"
@@ -104,9 +112,10 @@ def pooled(comparison: Comparison, quantity: str) -> Effect | None:
         low, high, p = fixed_interval(
             [pair.speeds[quantity] for pair in live if quantity in pair.speeds]
         )
+    ratio = float(np.exp(np.mean(np.log(ratios))))
     return Effect(
         quantity=quantity,
-        ratio=float(np.exp(np.mean(np.log(ratios)))),
+        ratio=ratio,
         smallest=min(ratios),
         largest=max(ratios),
         low=low,
@@ -114,6 +123,8 @@ def pooled(comparison: Comparison, quantity: str) -> Effect | None:
         below=sum(ratio < 1 for ratio in counted),
         above=sum(ratio > 1 for ratio in counted),
         pairs=len(ratios),
+        noisy=sum(pair.within_noise for pair in live or pairs) if quantity == PEAK else 0,
+        decided=sum(_decided(pair, quantity, ratio) for pair in live or pairs),
         live=bool(live),
         p=p,
         verdict=Verdict.NOT_TESTABLE,
@@ -164,6 +175,15 @@ def fixed_interval(
     half = stats.t.ppf((1 + CONFIDENCE) / 2, freedom) * error
     p = 2 * stats.t.sf(abs(mean) / error, freedom)
     return float(np.exp(mean - half)), float(np.exp(mean + half)), float(p)
+
+
+def _decided(pair: Pair, quantity: str, ratio: float) -> bool:
+    if quantity == PEAK:
+        return pair.above_noise
+    change = pair.speeds.get(quantity)
+    return change is not None and change.verdict == (
+        Verdict.SLOWER if ratio < 1 else Verdict.FASTER
+    )
 
 
 def _ratio(pair: Pair, quantity: str) -> float | None:

@@ -31,14 +31,13 @@ _TEXT = (
         "attention",
         "env",
         "cap_bytes",
-        "prefill_chunk",
-        "pool_rule",
         "workload",
         "kv_layers",
         "kv_difference",
         "blas",
     ),
     *("energy_source", "harness", "dirty", "flags", "detail", "peak_source"),
+    *("pool_rule", "prefill_chunk"),
 )
 
 # What a table has to have; the other columns an older version may not have written.

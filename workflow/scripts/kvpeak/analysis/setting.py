@@ -4,6 +4,7 @@ A laboratory setting isolates one mechanism; nobody who uses the engine has it. 
 is said to come from there.
 """
 
+MIN_IMPORT_MIB = 1.0  # less is no part of a difference
 STOCK = {"loop": "mlx-lm", "kv_cache": "mlx-lm", "cap": "default"}
 
 
@@ -22,7 +23,7 @@ def laboratory(row: dict) -> dict[str, str]:
         found["cap"] = f"{limit} on the buffer pool"
     words = []
     if row.get("loop") != STOCK["loop"]:
-        words.append("a loop that never clears the pool")
+        words.append("this project's loop")
     if row.get("attention") == "naive":
         words.append("naive attention")
     if row.get("env"):
@@ -36,3 +37,53 @@ def is_stock(row: dict) -> bool:
     """Whether a live MLX cell ran as mlx-lm runs it."""
     mlx = (row.get("versions") or "").startswith("mlx ")
     return row["method"] == "live" and mlx and not laboratory(row)
+
+
+def prefill_of(row: dict) -> str:
+    """How a variant takes in a prompt, in words; '' where its record does not say it."""
+    chunk = row.get("prefill_chunk")
+    if not chunk:
+        return ""
+    return "the prompt whole" if chunk == "whole" else f"the prompt {chunk} tokens at a time"
+
+
+def _chunk(row: dict) -> str:
+    """How the cell's own prompt was taken in: a short one is whole in any case."""
+    words = prefill_of(row)
+    short = words and row["prefill_chunk"].isdecimal()
+    short = short and row["prompt_tokens"] <= int(row["prefill_chunk"])
+    return "the prompt whole" if short else words
+
+
+def differences(before: dict, after: dict, rules: bool = True) -> str:
+    """In what two cells of different variants differ, in words, as far as their records say it;
+    without the pool's rules where `rules` is not set.
+
+    E.g. `mlx-lm's loop → this project's; the prompt 2,048 tokens at a time → the prompt whole`.
+    """
+    kinds = (_loop, _chunk, _attention, _env, *([_rule] if rules else []))
+    told = [tuple(map(of, (before, after))) for of in kinds]
+    found = [f"{one} → {other}" for one, other in told if one and other and one != other]
+    imports = [row.get("loop_mib") for row in (before, after)]
+    if None not in imports and abs(less := imports[1] - imports[0]) >= MIN_IMPORT_MIB:
+        way = "more" if less > 0 else "less"
+        found.append(f"of the process {abs(less):,.0f} MiB {way} are what importing the loop takes")
+    return "; ".join(found)
+
+
+def _loop(row: dict) -> str:
+    if not row.get("loop"):
+        return ""
+    return "mlx-lm's loop" if row["loop"] == STOCK["loop"] else "this project's loop"
+
+
+def _attention(row: dict) -> str:
+    return f"{row['attention']} attention" if row.get("attention") else ""
+
+
+def _env(row: dict) -> str:
+    return row.get("env") or "no variable set"
+
+
+def _rule(row: dict) -> str:
+    return f"the pool's rule {row['pool_rule']}" if row.get("pool_rule") else "MLX's own rule"

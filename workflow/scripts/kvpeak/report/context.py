@@ -42,10 +42,11 @@ from kvpeak.report.history import history_section
 from kvpeak.report.instruments import instruments_section
 from kvpeak.report.kv_held import kv_section
 from kvpeak.report.limits import limits_section
-from kvpeak.report.opening import names_line, opening, where_table
+from kvpeak.report.opening import names_line, opening
 from kvpeak.report.pools import pools_of
 from kvpeak.report.pools_text import pools_section
 from kvpeak.report.sections import comparison_section
+from kvpeak.report.where import where_table
 from kvpeak.report.workloads import workloads_section
 
 NO_COMPARISON = Lead(
@@ -54,6 +55,7 @@ NO_COMPARISON = Lead(
     None,
 )
 
+MOST_NAMES = 4  # of models in one sentence
 DEFAULT_MATRIX = "config/matrix.yaml"
 
 
@@ -69,13 +71,14 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     records = sources.read_records(plan, reader)
     compared = [compare(results, **entry) for entry in matrix.compare]
     compared = [comparison for comparison in compared if comparison.pairs]
+    models = sources.models(records)
     calibrations = sources.calibrations(folder, reader)
     runs = read_table(folder / "runs.csv")
     found = {
         "matrix": matrix,
         "protocol": matrix.protocol,
         "expected": Path(matrix.file).with_name("expected.yaml"),
-        **answers(results, compared, summary, folder / "cells"),
+        **answers(results, compared, facts_of(models), folder / "cells"),
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
@@ -87,7 +90,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "workloads": workloads_section(results),
         "fits": fits_section(fits_rows(results, folder)),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
-        "claims": claims_section(checks),
+        "claims": claims_section(checks, len(summary)),
         "instruments": instruments_section(instruments, damaged),
         **measured(summary),
         **doubtful(matrix, results, plan),
@@ -129,13 +132,42 @@ def own_limits(summary: list[dict]) -> list[str]:
     return [f"{commit}: {limit:,.0f} MiB" for (commit, _), limit in said.items()]
 
 
-def answers(results: Results, compared: list, summary: list[dict], cells: Path) -> dict:
+def facts_of(models: list[dict]) -> tuple[str, ...]:
+    """What of all cells belongs on the first screen: weights of chance, and the type that was
+    computed in. `models` is of sources.models().
+    """
+    random = [model["name"] for model in models if model["weights"] == "random"]
+    facts = []
+    if random:
+        whose = "All weights" if len(random) == len(models) else f"The weights of {listed(random)}"
+        facts.append(
+            f"{whose} are random: memory and speed are as with real ones of this type and shape; "
+            "the tokens, and whether they repeat, are not."
+        )
+    types = dict.fromkeys(model["dtypes"] for model in models if model["dtypes"])
+    if types:
+        facts.append(f"Computed in {listed(list(types))}.")
+    facts += [f"{model['name']}: {model['widened']}." for model in models if model.get("widened")]
+    return tuple(facts)
+
+
+def listed(names: list[str]) -> str:
+    """Names as a sentence has them; of many the number."""
+    if len(names) > MOST_NAMES:
+        return f"{len(names)} models"
+    *first, last = names
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def answers(results: Results, compared: list, facts: tuple[str, ...], cells: Path) -> dict:
     """What the finding answers: the opening, and what decides the peak."""
+    summary = list(results.summary.values())
     effects = pooled_effects(compared)
     lead = leading(compared) or NO_COMPARISON
     mark = not mostly_flagged(summary)
     return {
-        "opening": opening(results, compared, lead, effects),
+        "marked": mark,
+        "opening": opening(results, compared, lead, effects, facts),
         "where": where_table(results, compared),
         "names": names_line(summary),
         "comparisons": [comparison_section(each, effects[each.slug], mark) for each in compared],

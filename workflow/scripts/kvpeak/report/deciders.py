@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from kvpeak.analysis.comparisons import Comparison
-from kvpeak.analysis.lead import lead, spell_name
+from kvpeak.analysis.lead import lead, loading, spell_name
 from kvpeak.analysis.plateaus import growth_of, spell_growth
 from kvpeak.analysis.pooled import PEAK, Effect, SmallEffect, small_effects
 from kvpeak.analysis.results import Results, repeats, spell_outputs
-from kvpeak.analysis.setting import is_stock
+from kvpeak.analysis.setting import differences, is_stock
 from kvpeak.analysis.variance import Shares, shares_of_variance
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES, Cell
@@ -36,6 +36,11 @@ def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
         parts.append(
             f"most: {pair.before['peak_mib']:,.0f} → {pair.after['peak_mib']:,.0f} MiB ({names})"
         )
+        if comparison.axis == "variant" and (
+            more := differences(pair.before, pair.after, rules=False)
+        ):
+            parts.append(f"they differ: {more}")
+        parts += loading(pair)
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     parts += [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
     parts += spell_single_speeds(comparison, effects)

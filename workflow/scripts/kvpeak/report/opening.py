@@ -1,116 +1,189 @@
 """The first screen of a finding: the answer in a title and a few sentences, and one table."""
 
 import math
+from dataclasses import replace
+from math import comb
 
-from kvpeak.analysis.comparisons import Comparison, Pair
-from kvpeak.analysis.headline import is_lower_bound
-from kvpeak.analysis.lead import Lead, caution, lead, spell_name, spell_peak
-from kvpeak.analysis.parts import PARTS
+from kvpeak.analysis.alternatives import NOT_KNOWN, Change, changes, lowering, lowest
+from kvpeak.analysis.comparisons import Comparison, Pair, compare
+from kvpeak.analysis.headline import counter_of, is_lower_bound, reached_in_loading
+from kvpeak.analysis.lead import (
+    Lead,
+    caution,
+    lead,
+    order,
+    spell_change_of,
+    spell_name,
+    spell_peak,
+    spell_speeds,
+)
 from kvpeak.analysis.pooled import PEAK, Effect
 from kvpeak.analysis.results import Results
-from kvpeak.analysis.setting import is_stock
+from kvpeak.analysis.setting import is_stock, prefill_of
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.analysis.workloads import spell_length, spell_prompt
-from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
 from kvpeak.base.kv_caches import kv_cache
 from kvpeak.report import markdown
-from kvpeak.report.markdown import Markdown, number
+from kvpeak.report.markdown import Markdown
 
-MOST_ROWS = 8
-OWN_LOOP = "this project's loop, which never clears the pool"
-AT_LEAST = "≥\u00a0"  # before a sampled peak, never at the end of a line
+OWN_LOOP = "this project's loop"  # which never clears the pool
+NEARLY = 0.95  # of the peak: loading alone nearly reaches it
 KEPT = 0.05  # a share of the peak that the title names
 FASTER_OF = {"ttft_ms": {Verdict.FASTER: "shorter", Verdict.SLOWER: "longer"}}  # of a time
 ESTABLISHED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
 
 
 def opening(
-    results: Results, compared: list[Comparison], found: Lead, effects: dict[str, list[Effect]]
+    results: Results,
+    compared: list[Comparison],
+    found: Lead,
+    effects: dict[str, list[Effect]],
+    facts: tuple[str, ...] = (),
 ) -> dict:
     """The title, and the answers to what a reader asks first: (question, answer), plain text.
 
-    With a cell that ran as its engine runs by itself the answer begins with what that takes; then
-    comes the largest change that the data support, what would lower the peak, and the price.
+    Every finding answers the same questions in the same order, if only by saying that its data do
+    not. They are about one cell: of those that ran as their engine runs by itself the one with the
+    largest peak, else the one that the largest change begins with. `facts` are sentences about all
+    cells.
     """
-    stock, pair = stock_row(results), found.pair
-    (comparison,) = [each for each in compared if pair and pair in each.pairs][:1] or [None]
-    answers = {}
-    if stock:
-        answers["What takes the memory?"] = _stock_sentence(stock)
-    lowers = pair and pair.before is stock and pair.peak_ratio < 1
-    answers["What would lower it?" if lowers else "What changes it most?"] = found.sentence
-    if stock and pair and not lowers:
-        answers["What would lower it?"] = _lowering(compared, stock)
-    if pair:
-        answers["At what price?"] = spell_prices(comparison, effects[comparison.slug], pair)
-        answers["How sure is this?"] = " ".join([_processes(pair), *caution(pair)])
-    return {"title": _stock_title(stock) if stock else found.title, "answers": answers}
-
-
-def _lowering(compared: list[Comparison], stock: dict) -> str:
-    """What of all that was compared with a stock cell takes the most off its peak."""
-    beside = [
-        (pair, each.axis, other)
-        for each in compared
-        for pair in each.pairs
-        for one, other in ((pair.before, pair.after), (pair.after, pair.before))
-        if one is stock and other
+    stock, every = stock_row(results), changes(results, compared)
+    clear = [change for change in every if change.pair.above_noise]
+    most = max(clear, key=lambda change: order(change.pair), default=None)
+    cell = stock or (most and most.pair.before) or (found.pair and found.pair.before)
+    around = [
+        change
+        for change in every
+        if change.pair.before is cell or change.pair.after is cell  # one object for each cell
     ]
-    found = [
-        (other["peak_mib"], axis, other)
-        for pair, axis, other in beside
-        if pair.above_noise and other["peak_mib"] < stock["peak_mib"]
-    ]
-    if not beside:
-        return "Not known: no comparison has this cell on a side."
-    if not found:
-        return "Nothing that was compared with this cell lowers its peak above the noise."
-    peak, axis, other = min(found, key=lambda each: each[0])
-    one, another = (spell_name(axis, row[axis]) for row in (stock, other))
-    return (
-        f"{another} instead of {one} ({axis.replace('_', ' ')}): "
-        f"{stock['peak_mib']:,.0f} → {peak:,.0f} MiB."
-    )
+    lower = lowest(cell, around)
+    priced = lower or most
+    return {
+        "title": _stock_title(stock, results) if stock else _title(found, most),
+        "answers": {
+            "What takes the memory?": _takes(cell) if cell else NOT_KNOWN,
+            "What changes it most?": spell_change_of(most.axis, most.pair)
+            if most
+            else f"Nothing that was compared: {found.sentence}",
+            "What would lower it?": lowering(cell, around, lower),
+            "At what price?": _price(results, priced, compared, effects, bool(lower)),
+            "How sure is this?": " ".join([*_sureness(most), *facts]) or NOT_KNOWN,
+        },
+    }
 
 
-def _processes(pair: Pair) -> str:
-    """How many processes the largest change rests on."""
+def _title(found: Lead, most: Change | None) -> str:
+    """Of a finding without a cell of the engine's own setting: its largest change."""
+    if not most or most.pair is found.pair:
+        return found.title
+    return lead(replace(most.comparison, pairs=[most.pair])).title
+
+
+def _price(
+    results: Results,
+    change: Change | None,
+    compared: list[Comparison],
+    effects: dict[str, list[Effect]],
+    lowers: bool,
+) -> str:
+    """What happens to the speeds, and whose price that is."""
+    if not change:
+        return NOT_KNOWN
+    pair, comparison = change.pair, change.comparison
+    before, after = (spell_name(change.axis, row[change.axis]) for row in (pair.before, pair.after))
+    whose = f"Of {after} instead of {before}: "
+    if not lowers:
+        whose = (
+            "Nothing that was tried lowers the peak. The largest change, "
+            f"{after} instead of {before}: "
+        )
+    if comparison in compared:
+        return whose + spell_prices(comparison, effects[comparison.slug], pair)
+    found = compare(results, comparison.axis, comparison.before, comparison.after).pairs
+    alike = next((each for each in found if each.names == pair.names), pair)
+    if any("load" in flag for flag in alike.flags):
+        return f"{whose}not known, the machine was busy."
+    return f"{whose}{_lower(spell_speeds(alike))}. It was found by looking, not declared before."
+
+
+def _lower(text: str) -> str:
+    return text[0].lower() + text[1:]
+
+
+def _sureness(change: Change | None) -> list[str]:
+    """How many processes the largest change rests on, and what makes it less sure."""
+    if not change:
+        return []
+    pair = change.pair
     counts = pair.rounds
-    if max(counts) == 1:
-        return "One process a side: how far these peaks repeat is not known from these data."
-    many = f"{counts[0]}" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]}"
-    return f"The peaks are medians of {many} processes a side, whose ranges do not meet."
+    if not pair.live:
+        first = "Replayed: these peaks are predictions and have no noise."
+    elif max(counts) == 1:
+        first = "One process a side: how far these peaks repeat is not known from these data."
+    else:
+        many = f"{counts[0]}" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]}"
+        first = (
+            f"The two peaks of the largest change are medians of {many} processes a side, and "
+            "every process of one side lies above every one of the other (by chance "
+            f"1 in {comb(sum(counts), counts[0]) / 2:,.0f})."
+        )
+    flags = [f"The pair carries flags ({_kinds(pair)})."] if pair.flags else []
+    return [first, *caution(pair), *flags]
+
+
+def _kinds(pair: Pair) -> str:
+    """The first word of each flag of a pair, e.g. `load`."""
+    return ", ".join(dict.fromkeys(flag.split(": ")[1] for flag in pair.flags))
 
 
 def stock_row(results: Results) -> dict | None:
-    """Of the cells that ran as mlx-lm runs the one with the largest peak, of the first commit."""
+    """Of the cells that ran as mlx-lm runs the one with the largest peak, of the last commit."""
     rows = [row for row in results.summary.values() if is_stock(row) and row["peak_mib"]]
     rows = [row for row in rows if row["outcome"] == "ok"]
-    first = [row for row in rows if row["commit"] == rows[0]["commit"]]
-    return max(first, key=lambda row: row["peak_mib"], default=None)
+    last = [row for row in rows if row["commit"] == rows[-1]["commit"]]
+    return max(last, key=lambda row: row["peak_mib"], default=None)
 
 
-def _stock_title(row: dict) -> str:
+def _stock_title(row: dict, results: Results) -> str:
+    commits = {each["commit"] for each in results.summary.values() if is_stock(each)}
+    as_it_runs = "as mlx-lm runs it" + f" ({row['commit']})" * (len(commits) > 1)
     least, bound = ("at least ", " (sampled)") if is_lower_bound(row) else ("", "")
+    if reached_in_loading(row):
+        return (
+            f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{bound} while loading, and "
+            f"{row['sampled_run_mib']:,.0f} on {spell_length(row)} {as_it_runs}"
+        )
     kept = row["parts"] and row["parts"][2]
     share = kept and kept / row["peak_mib"]
     more = f", {kept:,.0f} of it free memory that the pool keeps" if share and share > KEPT else ""
     return (
         f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{bound} on "
-        f"{spell_length(row)} as mlx-lm runs it{more}"
+        f"{spell_length(row)} {as_it_runs}{more}"
     )
 
 
-def _stock_sentence(row: dict) -> str:
+def _takes(row: dict) -> str:
+    """What a cell's peak consists of."""
     low, high = row["peak_min_mib"], row["peak_max_mib"]
     spread = (
         "" if low == high else f" ({low:,.0f} to {high:,.0f} in {int(row['rounds'])} processes)"
     )
+    as_it_runs = "As mlx-lm runs it" if is_stock(row) else "In a setting of this project"
+    names = [row["commit"], row["variant"]]
+    if not is_stock(row):
+        names += [f"the {row['kv_cache']} cache", spell_name("cap", row["cap"])]
     first = (
-        f"As mlx-lm runs it ({row['commit']}, {row['variant']}), {row['model']} peaks at "
+        f"{as_it_runs} ({', '.join(names)}), {row['model']} peaks at "
         f"{spell_peak(row)}{spread} on {spell_prompt(row)}"
     )
+    if reached_in_loading(row):
+        first += (
+            ", reached while loading; the largest sample of the runs is "
+            f"{row['sampled_run_mib']:,.0f} MiB"
+        )
+    elif (load := row.get("sampled_load_mib")) and load > NEARLY * row["peak_mib"]:
+        first += f" (loading alone reaches {load:,.0f})"
     if row["parts"]:
         weights, live, kept, rest = row["parts"]
         first += (
@@ -118,12 +191,23 @@ def _stock_sentence(row: dict) -> str:
             f"arrays, at least {kept:,.0f} free memory that the pool keeps, and {rest:,.0f} the "
             "rest of the process"
         )
+        if row.get("loop_mib") and counter_of(row) == "footprint":
+            first += f", {row['loop_mib']:,.0f} of it what importing the loop takes"
+    elif row.get("pool_rule"):
+        first += (
+            f". Under the pool's rule {row['pool_rule']} its parts are not known: the rule counts "
+            "whole buffers, and pages that nobody has touched"
+        )
+    else:
+        first += ". Its parts are not known from these data"
     return f"{first}."
 
 
 def _whole(row: dict) -> str:
     """What the parts of a cell's peak add up to, in words."""
     whole = f"{sum(row['parts']):,.0f}"
+    if reached_in_loading(row):
+        return f"Of the {whole} MiB while running"
     if whole == f"{row['peak_mib']:,.0f}":
         return "Of it"
     return f"Of the {whole} MiB of one process, the one with the median peak,"
@@ -144,6 +228,9 @@ def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> s
     if not open_ones:
         return text.strip()
     names = " and ".join(SPEEDS[effect.quantity][0] for effect in open_ones)
+    if any("load" in flag for flag in pair.flags):
+        why = "there are too few processes, and the machine was busy"
+        return f"{text}What it does to the speed of {names} is not known: {why}."
     few = all(effect.verdict == Verdict.NOT_TESTABLE for effect in open_ones)
     why = "there are too few cells and processes" if few else "cells and processes differ too much"
     open_one = f"What it does to the speed of {names} is not established: {why}."
@@ -151,11 +238,17 @@ def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> s
 
 
 def spell_effect(effect: Effect) -> str:
-    """E.g. `decode is slower (0.754, 95 % 0.721 to 0.789, 31 of 32 pairs)`."""
+    """E.g. `decode is slower (0.754, 95 % 0.721 to 0.789, over 32 pairs, 3 of them decided
+    alone)`.
+    """
     interval = f"{effect.ratio:.3g}, 95 % {effect.low:.3g} to {effect.high:.3g}"
     is_what = f"the {effect.verdict}" if effect.verdict == Verdict.SAME else effect.verdict
     name = "the peak" if effect.quantity == PEAK else SPEEDS[effect.quantity][0]
-    return f"{name} is {is_what} ({interval}, {effect.same_way} of {effect.pairs} pairs)"
+    pairs = f"{effect.pairs} pairs" if effect.pairs > 1 else "one pair"
+    alone = ""
+    if effect.verdict != Verdict.SAME and effect.quantity != PEAK:
+        alone = f", {effect.decided or 'none'} of them decided alone" * (effect.pairs > 1)
+    return f"{name} is {is_what} ({interval}, over {pairs}{alone})"
 
 
 def _of_pair(pair: Pair) -> list[str]:
@@ -171,10 +264,11 @@ def _of_pair(pair: Pair) -> list[str]:
 
 
 def spell_single_speeds(comparison: Comparison, effects: list[Effect]) -> list[str]:
-    """Of the speeds for which no effect is established over all pairs: in how many pairs a change
-    is, e.g. `time to first token is shorter in 3 of 3 pairs (most: 72 → 31 ms)`.
+    """Of the speeds whose pairs are too few to pool: in how many pairs a change is, e.g. `time to
+    first token is shorter in 3 of 3 pairs (most: 72 → 31 ms)`. What is unclear over all pairs is
+    not told by single ones.
     """
-    told = {effect.quantity for effect in effects if effect.verdict in ESTABLISHED}
+    told = {effect.quantity for effect in effects if effect.verdict != Verdict.NOT_TESTABLE}
     if "prefill_tok_s" in told:
         told.add("ttft_ms")  # most of it is the prefill
     columns = [name for name in SPEEDS if name not in told]
@@ -203,9 +297,8 @@ def names_line(summary: list[dict]) -> Markdown:
     for row in summary:
         if row["method"] == "live" and (row["versions"] or "").startswith("mlx "):
             loop = "mlx-lm's loop" if row["loop"] == "mlx-lm" else OWN_LOOP
-            more = ["naive attention"] * (row["attention"] == "naive")
-            more += [row["env"]] if row["env"] else []
-            told[row["variant"]] = " with ".join([loop, *more])
+            more = [prefill_of(row), "naive attention" * (row["attention"] == "naive")]
+            told[row["variant"]] = ", ".join(filter(None, [loop, *more, row["env"]]))
     caches = {row["kv_cache"]: kv_cache(row["kv_cache"]).words for row in summary}
     parts = [_words_of(words) for words in (told, caches) if len(words) > 1]
     return Markdown(". ".join(parts) + "." if parts else "")
@@ -217,50 +310,3 @@ def _words_of(told: dict[str, str]) -> str:
     for name, text in told.items():
         names.setdefault(text, []).append(markdown.code(name))
     return "; ".join(f"{', '.join(some)}: {markdown.escape(text)}" for text, some in names.items())
-
-
-def where_table(results: Results, compared: list[Comparison]) -> Markdown:
-    """Where the bytes are at the peak: stock cells, and both sides of the pairs that changed
-    most.
-    """
-    rows = [row for row in results.summary.values() if is_stock(row) and row["parts"]]
-    rows = sorted(rows, key=lambda row: -row["peak_mib"])[: MOST_ROWS // 2]
-    for comparison in compared:
-        if (pair := lead(comparison).pair) and pair.live:
-            rows += [side for side in (pair.before, pair.after) if side["parts"]]
-    rows = list({tuple(row[axis] for axis in AXES): row for row in rows}.values())[:MOST_ROWS]
-    if not rows:
-        return Markdown("")
-    shared = [axis for axis in AXES if len({row[axis] for row in rows}) == 1]
-    body = [
-        [
-            _label(row, shared),
-            Markdown(f"{AT_LEAST * is_lower_bound(row)}{number(sum(row['parts']))}"),
-            *map(number, row["parts"]),
-        ]
-        for row in rows
-    ]
-    names = ", ".join(spell_name(axis, rows[0][axis]) for axis in shared)
-    header = [f"MiB ({names})" if names else "MiB", "peak", *PARTS]
-    table = markdown.table([markdown.escape(header[0]), *header[1:]], body, " " + "r" * 5)
-    notes = []
-    if any(row["rounds"] > 1 for row in rows):
-        notes.append(
-            "A row is one process, so that its parts add up: of the cell's processes the one with "
-            "the median peak, of two in the middle the lower."
-        )
-    if any(map(is_lower_bound, rows)):
-        notes.append("≥: sampled, a lower bound; so is then the rest of the process.")
-    return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
-
-
-def _label(row: dict, shared: list[str]) -> str:
-    """What tells a cell from the others of a table; a stock cell needs no names of its setting."""
-    where = ("commit", "model", "prompt")
-    setting = [axis for axis in AXES if axis not in where]
-    told = [row[axis] for axis in where if axis not in shared]
-    if is_stock(row):
-        told.append("as mlx-lm runs")
-    else:
-        told += [spell_name(axis, row[axis]) for axis in setting if axis not in shared]
-    return ", ".join(told) or row["model"]

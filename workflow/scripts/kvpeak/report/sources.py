@@ -103,6 +103,7 @@ def models(records: list[dict]) -> list[dict]:
                 "name": entry["name"],
                 "weights": entry["weights"],
                 "source": model_source(entry),
+                "widened": "",
                 "dtypes": {},
                 "generate": record["request"]["protocol"]["generate"],
                 "sha256": record["inputs"]["model_sha256"],
@@ -110,6 +111,7 @@ def models(records: list[dict]) -> list[dict]:
         )
         if dtype := record["engine"].get("dtype"):
             model["dtypes"][dtype] = None
+            model["widened"] = widened(entry, dtype)
     return [model | {"dtypes": ", ".join(model["dtypes"])} for model in found.values()]
 
 
@@ -133,6 +135,14 @@ def model_source(entry: dict) -> str:
     if entry["kind"] == "package":
         return f"{entry['package']} {entry['version']}, {entry['file']}"
     return f"{entry['repository']} at {entry['revision']}"
+
+
+def widened(entry: dict, dtype: str) -> str:
+    """That weights were stored in fewer bits than they were computed in; '' where they were not."""
+    file = entry.get("file") or ""
+    if entry["weights"] != "real" or not file.endswith(".gguf") or entry.get("quantize"):
+        return ""
+    return f"the weights of {Path(file).name} were expanded to {dtype}"
 
 
 def prompts(records: list[dict]) -> list[dict]:

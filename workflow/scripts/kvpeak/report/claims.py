@@ -64,7 +64,7 @@ def claim_line(rows: list[dict], cells: int) -> Markdown:
     found = sum(int(row["groups"]) for row in rows if row["verdict"] == verdict)
     count = f" ({found} of {groups})" if groups > 1 else ""
     held = sum(int(row.get("held") or 0) for row in rows)
-    against = f" ({held:,} of {cells:,} cells)" if held else ""
+    against = f" ({held:,}/{cells:,} cells)" if held else ""
     return Markdown(f"{SIGNS[verdict]}{count}: {escape(rows[0]['claim'])}{against}")
 
 

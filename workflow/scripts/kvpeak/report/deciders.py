@@ -153,8 +153,8 @@ def unstable_lines(results: Results) -> list[Markdown]:
     count = f"{len(rows)} of {len(results.summary)} cells do" if len(rows) > 1 else "One cell does"
     return [
         escape(
-            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. For "
-            f"example {names} {spell_outputs(worst)}."
+            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. The "
+            f"worst, {names}, {spell_outputs(worst)}."
         )
     ]
 

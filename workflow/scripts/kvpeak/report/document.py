@@ -18,7 +18,7 @@ from kvpeak.report.tables import SHOWN
 TEMPLATES = "report/templates"
 FOLD_FROM = 8  # rows of a table that is folded
 MOST_CLAIMS = 12  # lines in finding.md; details.md has them all
-MOST_DOUBTS = 5
+MOST_DOUBTS = 3
 MOST_MISSING = 10  # cells that failed, with their causes; the others are in the details
 
 

@@ -91,7 +91,9 @@ def _price(
     if not change:
         return NOT_KNOWN
     pair, comparison = change.pair, change.comparison
-    before, after = (spell_name(change.axis, row[change.axis]) for row in (pair.before, pair.after))
+    turned = lowers and pair.peak_ratio > 1  # what lowers the peak is the side before
+    names = [comparison.before, comparison.after][:: -1 if turned else 1]
+    before, after = (spell_name(change.axis, name) for name in names)
     whose = f"Of {after} instead of {before}: "
     if not lowers:
         whose = (
@@ -99,8 +101,9 @@ def _price(
             f"{after} instead of {before}: "
         )
     if comparison in compared:
-        return whose + spell_prices(comparison, effects[comparison.slug], pair)
-    found = compare(results, comparison.axis, comparison.before, comparison.after).pairs
+        other_way = f"from {after} to {before} " * turned
+        return whose + other_way + spell_prices(comparison, effects[comparison.slug], pair)
+    found = compare(results, comparison.axis, *names).pairs
     alike = next((each for each in found if each.names == pair.names), pair)
     if any("load" in flag for flag in alike.flags):
         return f"{whose}not known, the machine was busy."
@@ -124,9 +127,8 @@ def _sureness(change: Change | None) -> list[str]:
     else:
         many = f"{counts[0]}" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]}"
         first = (
-            f"The two peaks of the largest change are medians of {many} processes a side, and "
-            "every process of one side lies above every one of the other (by chance "
-            f"1 in {comb(sum(counts), counts[0]) / 2:,.0f})."
+            f"The two peaks of the largest change are medians of {many} processes a side, whose "
+            f"ranges lie apart (by chance 1 in {comb(sum(counts), counts[0]) / 2:,.0f})."
         )
     flags = [f"The pair carries flags ({_kinds(pair)})."] if pair.flags else []
     return [first, *caution(pair), *flags]
@@ -167,7 +169,9 @@ def _takes(row: dict) -> str:
     """What a cell's peak consists of."""
     low, high = row["peak_min_mib"], row["peak_max_mib"]
     spread = (
-        "" if low == high else f" ({low:,.0f} to {high:,.0f} in {int(row['rounds'])} processes)"
+        f" ({low:,.0f} to {high:,.0f} in {int(row['rounds'])} processes)"
+        if f"{low:,.0f}" != f"{high:,.0f}"
+        else ""
     )
     as_it_runs = "As mlx-lm runs it" if is_stock(row) else "In a setting of this project"
     names = [row["commit"], row["variant"]]
@@ -238,17 +242,16 @@ def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> s
 
 
 def spell_effect(effect: Effect) -> str:
-    """E.g. `decode is slower (0.754, 95 % 0.721 to 0.789, over 32 pairs, 3 of them decided
-    alone)`.
+    """E.g. `decode is slower (0.754, 95 % 0.721 to 0.789, 32 pairs, 3 alone)`: so many have
+    that verdict of their own.
     """
     interval = f"{effect.ratio:.3g}, 95 % {effect.low:.3g} to {effect.high:.3g}"
     is_what = f"the {effect.verdict}" if effect.verdict == Verdict.SAME else effect.verdict
     name = "the peak" if effect.quantity == PEAK else SPEEDS[effect.quantity][0]
     pairs = f"{effect.pairs} pairs" if effect.pairs > 1 else "one pair"
-    alone = ""
-    if effect.verdict != Verdict.SAME and effect.quantity != PEAK:
-        alone = f", {effect.decided or 'none'} of them decided alone" * (effect.pairs > 1)
-    return f"{name} is {is_what} ({interval}, over {pairs}{alone})"
+    if effect.verdict != Verdict.SAME and effect.quantity != PEAK and effect.pairs > 1:
+        pairs += f", {effect.decided or 'none'} alone"
+    return f"{name} is {is_what} ({interval}; {pairs})"
 
 
 def _of_pair(pair: Pair) -> list[str]:

@@ -44,11 +44,11 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     notes = []
     if any(row["rounds"] > 1 for row in rows):
         notes.append(
-            "A row is one process, so that its parts add up: of the cell's processes the one with "
-            "the median peak; with an even number the lower of the two in the middle."
+            "A row is one process, that with the median peak (of two in the middle the lower), so "
+            "that its parts add up."
         )
     if any(map(is_lower_bound, rows)):
-        notes.append("≥: sampled, a lower bound; so is then the rest of the process.")
+        notes.append("≥: sampled, a lower bound.")
     if any(map(reached_in_loading, rows)):
         notes.append("The parts of a peak that was reached in loading are those of the runs.")
     if not all(row["parts"] for row in rows):

@@ -266,6 +266,23 @@ def test_a_request_beyond_an_expandable_segment_is_out_of_memory():
     assert (outcome.failed_at, outcome.failed_bytes) == (0, 2**41)
 
 
+@pytest.mark.parametrize("setting", SETTINGS, ids=str)
+def test_more_memory_than_there_are_addresses_for_is_one_line(setting):
+    """Address after address until the numbers would begin anew, at heaps that are still held."""
+    made = Trace(streams=["0"])
+    first, second, _ = (made.born(Op.ALLOC, 9 * 2**20) for _ in range(3))
+    for turn in range(2**14):
+        made.add(Op.FREE, made.born(Op.ALLOC, 2**50 - (0 if turn else 2**25)))
+        made.add(Op.CLEAR)
+    for id in (first, made.born(Op.ALLOC, 9 * 2**20), second):
+        made.add(Op.FREE, id)
+        made.add(Op.CLEAR)
+    try:
+        assert not replay(made, setting).fits  # in an expandable segment there is no such place
+    except UserError as error:
+        assert str(error) == f"{setting}: takes more than 2^62 bytes, one after another"
+
+
 def test_many_annotations_that_close_in_the_order_they_were_opened():
     marks = [
         {"stage": stage, "name": f"phase {k}", "time_us": at * 10_000 + k, "device": 0}

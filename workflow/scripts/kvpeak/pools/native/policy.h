@@ -93,7 +93,8 @@ class Source {
 };
 
 // Addresses that are numbers only, one range after another: with them a rule that prefers the lower
-// of two addresses does the same in a replay and live, wherever the system puts real memory.
+// of two addresses does the same in a replay and live, wherever the system puts real memory. No
+// address is given twice, so all that is ever taken is bounded.
 class Numbered : public Source {
  public:
   Size reserve(Size bytes) override { return number(bytes); }
@@ -101,7 +102,9 @@ class Numbered : public Source {
 
  protected:
   Size number(Size bytes) {
-    const Size address = next_;
+    const Size address = next_, most = Size{1} << 62;
+    if (bytes > most || next_ > most - bytes)
+      throw std::length_error("takes more than 2^62 bytes, one after another");
     return next_ += round_up(std::max<Size>(bytes, 1), 2 * MIB), address;
   }
   Size get(Size bytes) override { return number(bytes); }

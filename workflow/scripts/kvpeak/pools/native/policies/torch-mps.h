@@ -55,7 +55,9 @@ class TorchMps : public Policy {
                        : size < 512 * MIB ? GIB : round_up(size, 2 * MIB);
       const Size address = source.take(all);
       if (!address) return nullptr;
-      heap = &(kind.heaps[address] = Heap(address, all));
+      auto [made, is_new] = kind.heaps.emplace(address, Heap(address, all));
+      if (!is_new) throw std::logic_error("two heaps at one address");
+      heap = &made->second;
     }
     Block* block = blocks_.make();
     block->address = heap->place(size), block->size = size, block->stream = stream, block->pool = size > MIB;

@@ -157,23 +157,26 @@ class Matrix:
     def cells_here(self) -> list[Cell]:
         """The cells that run here, in the order in which they should: round by round, A B | B A.
 
-        Replays come after all that is live. They have no speed that an order could bias, no live
-        cell starts in memory that a replay has just filled, and one after another they touch what
-        the system still has at hand.
+        Replays come after all that is live: no live cell starts in memory that a replay has just
+        filled. They have no speed that an order could bias. So the largest are neighbours, and
+        touch what the system still has at hand.
         """
         here = [cell for cell in self.combinations if not self.reason_not_here(cell)]
         tokens = {name: entry["tokens"] for name, entry in self.prompts.items()}
-        sides = self.compare[0]["axis"] if self.compare else ""
-        live, replayed = [], []
-        for cell in balanced_order(here, sides, tokens, self.protocol["seed"]):
-            is_replay = self.commits[cell.commit]["engine"] == "candle-replay"
-            (replayed if is_replay else live).append(cell)
+        caps, sides = self.axis("cap"), self.compare[0]["axis"] if self.compare else ""
+        live = [cell for cell in here if not self._is_replayed(cell)]
+        live = balanced_order(live, sides, tokens, self.protocol["seed"])
+        replayed = [cell for cell in here if self._is_replayed(cell)]
+        replayed.sort(key=lambda cell: (tokens[cell.prompt], caps.index(cell.cap)))
         return [
             Cell(*cell.axes, number)
             for cells in (live, replayed)
             for number in self._rounds
             for cell in (cells if number % 2 else reversed(cells))
         ]
+
+    def _is_replayed(self, cell: Cell) -> bool:
+        return self.commits[cell.commit]["engine"] == "candle-replay"
 
     def shorter(self, cell: Cell) -> list[Cell]:
         """The planned cells, of every round, that differ from this one in a shorter prompt only."""

@@ -35,10 +35,12 @@ export UV_FIND_LINKS := $(WHEELS)
 endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(ACCEL)
-# uv installs in seconds what takes pip minutes; behind a mirror that only pip.conf names: make INSTALL="$(BIN)/python -m pip install"
+# uv installs in seconds what takes pip minutes; behind a mirror that only pip.conf names: make INSTALL="$(BIN)/python -P -m pip install"
 # Like pip it is to compile what it installs: else each first process does so, in its own time and memory, and where
 # PYTHONDONTWRITEBYTECODE is set every one.
-INSTALL ?= $(BIN)/uv pip install --compile-bytecode --python $(BIN)/python
+# uv reads uv.toml and pyproject.toml of every folder above its project, whoever put them there; above / there is none.
+UV := $(BIN)/uv --project /
+INSTALL ?= $(UV) pip install --compile-bytecode --python $(BIN)/python
 DEV := $(VENV)/.installed-dev
 
 .PHONY: finding wheels failed faults sanitize setup test test-all audit actionlint lint-workflows lint format publish columns bench pins clean doctor
@@ -113,7 +115,7 @@ $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "kvpeak needs Python 3.11 or newer; $(PYTHON) is older. Try: make PYTHON=python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -r requirements/uv.txt
+	$(BIN)/python -P -m pip install --quiet --disable-pip-version-check -r requirements/uv.txt
 
 $(INSTALLED): requirements/runtime.txt requirements/$(ACCEL).txt pyproject.toml | $(VENV)/bin/python
 	$(INSTALL) --quiet -r requirements/runtime.txt -r requirements/$(ACCEL).txt
@@ -134,7 +136,7 @@ mutants: $(DEV)
 
 pins: $(VENV)/bin/python
 	cd requirements && for f in uv runtime cpu cuda12 cuda13 dev slurm mutants audit workflows; do \
-		../$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+		../$(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 			--custom-compile-command "make pins" $$f.in -o $$f.txt; done
 
 clean:

@@ -16,7 +16,7 @@ from kvpeak.base.layout import environment_python
 from kvpeak.base.untrusted import read_object
 from kvpeak.environments.resolve import PATIENCE, Resolution, one_line, resolved
 from kvpeak.system.host import missing_packages
-from kvpeak.system.programs import INSTALLERS, environment, run_program
+from kvpeak.system.programs import INSTALLERS, UV, environment, run_program
 
 INSTALL_S = 3000.0  # seconds for everything that is downloaded and built
 
@@ -33,12 +33,11 @@ def build(commit: str, resolution: Resolution) -> Path:
     venv, lock = python.parents[1], python.parents[2] / "requirements.txt"
     shutil.rmtree(venv.parent, ignore_errors=True)
     write_text(lock, resolution.lock)
-    uv = [sys.executable, "-m", "uv"]
-    _run(commit, [*uv, "venv", "--quiet", "--python", sys.executable, str(venv)])
+    _run(commit, [*UV, "venv", "--quiet", "--python", sys.executable, str(venv)])
     # what comes from a git revision has no hash; its commit is in the lock
     hashes = [] if " @ git+" in resolution.lock else ["--require-hashes"]
     install = ["pip", "install", "--python", str(python), "--no-deps", "--compile-bytecode"]
-    _run(commit, [*uv, *install, *hashes, "-r", str(lock)])
+    _run(commit, [*UV, *install, *hashes, "-r", str(lock)])
     return python
 
 

@@ -25,7 +25,7 @@ from kvpeak.base.untrusted import read_object
 from kvpeak.environments.releases import until
 from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
 from kvpeak.system.host import installed_version, missing_packages
-from kvpeak.system.programs import INSTALLERS, environment
+from kvpeak.system.programs import INSTALLERS, UV, environment
 
 PINS = Path("requirements/runtime.txt")
 PINNED, OF_ITS_TIME, NEWEST = "as pinned", "of its time", "as its constraints allow"
@@ -163,18 +163,17 @@ def _compiled(wanted: list[str], limits: str, newest: str | None) -> tuple[str, 
 
 def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.CompletedProcess:
     with tempfile.TemporaryDirectory() as folder:
-        files = {"wanted.txt": "\n".join(wanted) + "\n", "limits.txt": limits}
-        for name, text in files.items():
-            Path(folder, name).write_text(text, encoding="utf-8")
+        asked, limited = Path(folder, "wanted.txt"), Path(folder, "limits.txt")
+        asked.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+        limited.write_text(limits, encoding="utf-8")
         command = [
-            *(sys.executable, "-m", "uv", "pip", "compile", "wanted.txt", "-c", "limits.txt"),
+            *(*UV, "pip", "compile", str(asked), "-c", str(limited)),
             *("--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
             *("--python", sys.executable, *more),
         ]
         try:
             return subprocess.run(
                 command,
-                cwd=folder,
                 capture_output=True,
                 text=True,
                 timeout=MOST_SECONDS,

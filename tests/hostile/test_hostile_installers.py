@@ -1,0 +1,117 @@
+"""What pip, uv and git find in folders that others may write into: none of it counts."""
+
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from kvpeak.environments import build, resolve
+from kvpeak.inputs import wheel
+from kvpeak.system.programs import PIP, UV
+
+ROOT = Path(__file__).parents[2]
+INFO = "kvpeak_planted-1.0.dist-info"
+PLANTED = {
+    "uv.toml": 'find-links = ["{wheels}"]\n',
+    "pyproject.toml": '[tool.uv]\nfind-links = ["{wheels}"]\n',
+    "pyproject.toml, for pip": '[tool.uv.pip]\nfind-links = ["{wheels}"]\n',
+    "pyproject.toml, of a workspace": (
+        '[project]\nname = "x"\nversion = "1"\n[tool.uv.workspace]\nmembers = ["**"]\n'
+        '[tool.uv]\nfind-links = ["{wheels}"]\n'
+    ),
+}
+
+
+@pytest.fixture
+def shared(tmp_path, monkeypatch) -> Path:
+    """A folder that others may write into, with a project in it, and a wheel that no index has."""
+    for name in ("UV_FIND_LINKS", "UV_CONFIG_FILE", "XDG_CONFIG_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "cache"))
+    shared = tmp_path / "shared"
+    for folder in ("project", "tmp", "wheels"):
+        (shared / folder).mkdir(parents=True)
+    file = shared / "wheels/kvpeak_planted-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr(
+            f"{INFO}/METADATA", "Metadata-Version: 2.1\nName: kvpeak-planted\nVersion: 1.0\n"
+        )
+        archive.writestr(
+            f"{INFO}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{INFO}/RECORD", "")
+    monkeypatch.setattr("tempfile.tempdir", str(shared / "tmp"))
+    monkeypatch.chdir(shared / "project")
+    return shared
+
+
+def plant(shared: Path, case: str, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    text = PLANTED[case].format(wheels=shared / "wheels")
+    (folder / case.partition(",")[0]).write_text(text)
+
+
+def resolves() -> bool:
+    return resolve._uv_compile(["kvpeak-planted"], "", []).returncode == 0
+
+
+@pytest.mark.parametrize("case", PLANTED)
+def test_a_configuration_of_uv_in_a_folder_above_is_not_read(shared, case):
+    plant(shared, case, shared)
+    assert not resolves()
+    install = [*UV, "pip", "install", "--target", "site", "kvpeak-planted"]
+    assert subprocess.run(install, capture_output=True).returncode
+    old = ["-m", "uv", *install[len(UV) :]]  # the test's own test
+    assert subprocess.run([sys.executable, *old], capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("system", [False, True])
+def test_the_users_and_the_systems_configuration_of_uv_count(shared, monkeypatch, system):
+    name = "XDG_CONFIG_DIRS" if system else "XDG_CONFIG_HOME"
+    monkeypatch.setenv(name, str(shared / "config"))
+    plant(shared, "uv.toml", shared / "config/uv")
+    assert resolves()
+
+
+def test_make_lets_uv_read_no_folder_above(shared):
+    """Nor the project's own, whose parents may be shared."""
+    shutil.copy2(ROOT / "Makefile", ".")
+    Path("shown.mk").write_text("include Makefile\nshown: ; @echo $(INSTALL)\n")
+    make = ["make", "--no-print-directory", "-f", "shown.mk", "shown"]
+    said = subprocess.run(make, capture_output=True, text=True, check=True).stdout
+    assert said.startswith(".venv/bin/uv --project / pip install ")
+    text = Path("Makefile").read_text()
+    assert text.count("/uv ") == 1, "every call of uv is $(UV)"
+
+
+@pytest.mark.parametrize("name", ["pip", "uv"])
+def test_a_module_in_the_projects_folder_is_not_taken_for_pip_or_uv(shared, monkeypatch, name):
+    wire = shared / "executed"
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    Path(f"{name}.py").write_text(f"open({str(wire)!r}, 'w')\n")
+    with pytest.raises(Exception, match="kvpeak-planted"):
+        wheel.fetch("kvpeak-planted==2", shared / "tmp", shared / "wheels")
+    for words in (PIP, UV):
+        subprocess.run([*words, "--version"], check=True, capture_output=True)
+    build._run("c", [*UV, "pip", "list", "--quiet"])
+    assert not resolves()
+    assert not wire.exists()
+
+
+def test_pip_sees_no_token(shared, monkeypatch):
+    seen = {}
+
+    def run(command, **options):
+        seen.update(options["env"])
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setenv("PIP_TIMEOUT", "9")
+    wheel.fetch("kvpeak-planted==1.0", shared / "wheels", None)
+    assert seen["PIP_TIMEOUT"] == "9"
+    assert "hf_secret" not in seen.values()

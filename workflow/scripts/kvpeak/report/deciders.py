@@ -33,9 +33,8 @@ def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
     if pair := lead(comparison).pair:
         told = comparison.several | {"model"}
         names = ", ".join(spell_name(*named) for named in pair.names.items() if named[0] in told)
-        parts.append(
-            f"most: {pair.before['peak_mib']:,.0f} → {pair.after['peak_mib']:,.0f} MiB ({names})"
-        )
+        most = f"most: {pair.before['peak_mib']:,.0f} → {pair.after['peak_mib']:,.0f} MiB"
+        parts.append(f"{most} ({names})" if names else most)
         if comparison.axis == "variant" and (
             more := differences(pair.before, pair.after, rules=False)
         ):

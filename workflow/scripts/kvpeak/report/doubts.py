@@ -10,6 +10,7 @@ from kvpeak.base.fields import split_texts
 from kvpeak.report.markdown import Markdown, code, escape, number
 
 DAMAGED_SHOWN = 12
+NEVER = "not applicable"  # a reason why nothing could be measured anywhere
 MOST_REASONS = 3  # for cells that do not run here, which finding.md names
 NARROW = ("commit", "model", "prompt")  # axes of which one name says nothing of others
 FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
@@ -189,9 +190,10 @@ def not_measured(found: dict) -> str:
     names = [
         f"any {axis} but {found['single'][axis]}" for axis in NARROW if axis in found["single"]
     ]
+    missing = [each for each in found["not_here"] if not each["reason"].startswith(NEVER)]
     cells = [
         f"{number(entry['cells'])} of {number(found['planned'])} planned cells ({entry['reason']})"
-        for entry in found["not_here"][:MOST_REASONS]
+        for entry in missing[:MOST_REASONS]
     ]
     first, *others = [*(["other machines"] if len(found["machines"]) == 1 else []), *names, *cells]
     text = "; ".join([first, *others])

@@ -1,6 +1,7 @@
 """The first screen of a finding: the answer in a title and a few sentences, and one table."""
 
 import math
+import re
 from dataclasses import replace
 from math import comb
 
@@ -140,11 +141,15 @@ def _kinds(pair: Pair) -> str:
 
 
 def stock_row(results: Results) -> dict | None:
-    """Of the cells that ran as mlx-lm runs the one with the largest peak, of the last commit."""
+    """Of the cells that ran as mlx-lm runs the one with the largest peak, of the newest release."""
     rows = [row for row in results.summary.values() if is_stock(row) and row["peak_mib"]]
     rows = [row for row in rows if row["outcome"] == "ok"]
-    last = [row for row in rows if row["commit"] == rows[-1]["commit"]]
-    return max(last, key=lambda row: row["peak_mib"], default=None)
+    return max(rows, key=lambda row: (_release(row), row["peak_mib"]), default=None)
+
+
+def _release(row: dict) -> list[int]:
+    """What a cell's versions order by: [0, 32, 4, …] of `mlx 0.32.4; …`."""
+    return [int(digits) for digits in re.findall(r"\d+", row.get("versions") or "")]
 
 
 def _stock_title(row: dict, results: Results) -> str:

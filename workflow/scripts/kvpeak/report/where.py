@@ -11,7 +11,7 @@ from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, number
 from kvpeak.report.opening import stock_row
 
-MOST_ROWS = 8
+MOST_ROWS = 6
 AT_LEAST = "≥\u00a0"  # before a sampled peak, never at the end of a line
 
 

@@ -7,6 +7,8 @@ import lzma
 import os
 import pickle
 import pickletools
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -315,3 +317,51 @@ def test_a_pipe_is_not_read(tmp_path):
     os.mkfifo(tmp_path / "t.csv")
     with pytest.raises(UserError, match="expected a regular file"):
         open_traces(tmp_path / "t.csv")
+
+
+def test_a_growth_of_next_to_nothing_is_refused():
+    made = attempts_before_a_request()
+    for growth in ("1", "1.0000000000000002", "1.0000001", "17"):
+        with pytest.raises(UserError, match=r"growth: expected 1\.01 to 16"):
+            replay(made, Setting("bucket", f"growth:{growth},smallest:1"))
+    assert replay(made, Setting("bucket", "growth:1.01,smallest:1")).fits
+
+
+def test_a_hundred_thousand_heaps_are_searched_in_order():
+    """Each request has a heap of its own: looking at all of them took minutes."""
+    made = Trace(streams=["0"])
+    ids = [made.born(Op.ALLOC, 2**29) for _ in range(100_000)]
+    for id in ids:
+        made.add(Op.FREE, id)
+    made.born(Op.ALLOC, 2**29)
+    outcome = replay(made, Setting("torch-mps"))
+    assert (outcome.made, outcome.hits) == (100_000, 1)
+
+
+def test_an_interrupt_ends_a_replay():
+    """A replay that takes seconds is told to end: what the other threads do is not waited for."""
+    program = (
+        "import os, signal, threading\n"
+        "from kvpeak.pools.replay import Setting, replay_all\n"
+        "from kvpeak.pools.trace import Op, Trace\n"
+        "made = Trace(streams=['0'])\n"
+        "for _ in range(200_000):\n"
+        "    made.add(Op.FREE, made.born(Op.ALLOC, 1000))\n"
+        "def tried():\n"
+        "    for number in range(10**5):\n"
+        "        if number == 20: os.kill(os.getpid(), signal.SIGINT)\n"
+        "        yield Setting('none')\n"
+        "try:\n"
+        "    replay_all(made, tried())\n"
+        "except KeyboardInterrupt:\n"
+        "    print('interrupted', sum(t is not threading.main_thread() for t in "
+        "threading.enumerate()))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "interrupted 0\n"

@@ -153,6 +153,7 @@ def load() -> ctypes.CDLL:
         pointer,
         pointer,
         ctypes.POINTER(Result),
+        ctypes.POINTER(ctypes.c_int),
         ctypes.c_char_p,
         u64,
     )

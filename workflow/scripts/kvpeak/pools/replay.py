@@ -3,7 +3,7 @@
 import ctypes
 import os
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -95,6 +95,22 @@ def replay(
 
     `limit` is how many bytes there are. With `bins` the outcome has a series of so many parts.
     """
+    (outcome,) = _in_threads(
+        lambda each, interrupted: _replay(trace, each, interrupted, limit, bins, stop, holders),
+        [setting],
+    )
+    return outcome
+
+
+def _replay(
+    trace: Trace,
+    setting: Setting,
+    interrupted: ctypes.c_int,
+    limit: int | None = None,
+    bins: int = 0,
+    stop: int | None = None,
+    holders: bool = False,
+) -> Outcome:
     events, result = _events(trace), Result()
     series = array("Q", bytes(24 * bins))
     held = array("Q", bytes(8 * trace.buffers)) if holders else None
@@ -109,6 +125,7 @@ def replay(
         _address(series),
         _address(held) if holders else None,
         ctypes.byref(result),
+        ctypes.byref(interrupted),
         message,
         _ROOM,
     )
@@ -124,13 +141,26 @@ def replay_all(
 ) -> list[Outcome]:
     """Replay under many settings, on all cores; in their order. `done` is called after each."""
 
-    def one(setting: Setting) -> Outcome:
-        outcome = replay(trace, setting, limit)
+    def one(setting: Setting, interrupted: ctypes.c_int) -> Outcome:
+        outcome = _replay(trace, setting, interrupted, limit)
         done()
         return outcome
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
-        return list(threads.map(one, settings))
+    return _in_threads(one, settings)
+
+
+def _in_threads(
+    one: Callable[[Setting, ctypes.c_int], Outcome], settings: Iterable[Setting]
+) -> list[Outcome]:
+    """What `one` gives for each setting, on all cores. This thread only waits, so that an interrupt
+    reaches it; then, as after any error, the others are told to end.
+    """
+    interrupted, threads = ctypes.c_int(0), ThreadPoolExecutor(os.cpu_count())
+    try:
+        return list(threads.map(lambda setting: one(setting, interrupted), settings))
+    finally:
+        interrupted.value = 1
+        threads.shutdown(cancel_futures=True)
 
 
 def _events(trace: Trace) -> Events:

@@ -1,5 +1,6 @@
 // Drives a policy with a recorded trace. Called from Python with columns (kvpeak/pools/library.py),
-// from several threads at once: nothing here is shared.
+// from several threads at once: nothing here is shared but the word to stop.
+#include <atomic>
 #include <cstring>
 
 #include "policy.h"
@@ -13,6 +14,11 @@ enum Op : std::uint8_t {
 };
 
 constexpr Size LARGEST = 1024 * 1024 * GIB;  // of one request, and of all: so that no sum overflows
+constexpr std::uint64_t LOOKS = 10000;  // how many events between two looks at `interrupted`
+
+int failed(const char* what, char* message, std::uint64_t room) {
+  return std::strncpy(message, what, room - 1), message[room - 1] = 0, 1;
+}
 
 }  // namespace
 
@@ -36,11 +42,11 @@ struct kvpeak_result {
 
 // Replays until event `stop`. Of `bins` equal parts of the events, the most reserved, active and
 // requested go to `series` (3 × bins). `held`, if given, gets what each buffer takes at the end.
-// Returns 0, or 1 with a message.
+// Ends soon after another thread sets `interrupted`. Returns 0, or 1 with a message.
 int kvpeak_replay(const char* name, const char* setting, std::uint64_t limit,
                   const kvpeak_events* events, std::uint64_t stop, std::uint64_t bins,
                   std::uint64_t* series, std::uint64_t* held, kvpeak_result* result,
-                  char* message, std::uint64_t room) try {
+                  const std::atomic<int>* interrupted, char* message, std::uint64_t room) try {
   Numbered source;
   source.limit = limit;
   auto policy = make_policy(name, setting, source);
@@ -63,6 +69,7 @@ int kvpeak_replay(const char* name, const char* setting, std::uint64_t limit,
     const std::uint8_t op = events->op[i];
     const std::uint32_t id = events->id[i], stream = events->stream[i];
     const Size bytes = events->bytes[i];
+    if (i % LOOKS == 0 && *interrupted) throw std::runtime_error("interrupted");
     if (id >= events->buffers && (op <= UPLOAD || op == PLACED))
       throw std::invalid_argument("event " + std::to_string(i) + ": no such buffer");
     if (bytes > LARGEST) throw std::invalid_argument("event " + std::to_string(i) + ": larger than any device");
@@ -138,8 +145,12 @@ int kvpeak_replay(const char* name, const char* setting, std::uint64_t limit,
   r.retries = policy->retries;
   *result = r;
   return 0;
+} catch (const std::bad_alloc&) {
+  return failed("the replay needs more memory than there is", message, room);
 } catch (const std::exception& error) {
-  return std::strncpy(message, error.what(), room - 1), message[room - 1] = 0, 1;
+  return failed(error.what(), message, room);
+} catch (...) {
+  return failed("the policy failed and does not say why", message, room);
 }
 
 // The policies, a line each: name, meaning and settings worth trying, between tabs.

@@ -11,7 +11,7 @@ class Bucket : public WholeBuffers {
       : WholeBuffers(source), smallest_(given.bytes("smallest", "512")),
         cap_(given.bytes("cap", "none")) {
     const double growth = given.number("growth", 1.25);
-    if (!(growth > 1 && growth <= 16)) throw std::invalid_argument("growth: expected 1 to 16");
+    if (!(growth >= 1.01 && growth <= 16)) throw std::invalid_argument("growth: expected 1.01 to 16");
     if (!smallest_ || smallest_ > GIB) throw std::invalid_argument("smallest: expected 1 to 1GiB");
     for (double size = double(smallest_); size < 0x1p62; size *= growth) {
       const Size rounded = round_up(Size(size), smallest_);

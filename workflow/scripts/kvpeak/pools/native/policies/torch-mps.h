@@ -26,7 +26,7 @@ class TorchMps : public Policy {
     if (at != kind.free.end()) {
       Block* block = *at;
       if (block->size <= size + 32 * MIB) return kind.free.erase(at), block;
-      if (!with_room(kind, size)) drop(kind, block);
+      if (!kind.heaps.with_room(size)) drop(kind, block);
     }
     Block* block = place(kind, size, stream);
     if (!block) ++retries, trim(), block = place(kind, size, stream);
@@ -40,35 +40,27 @@ class TorchMps : public Policy {
   }
 
  private:
-  struct Kind { Free<BySize> free; std::map<Size, Heap> heaps; };
+  struct Kind { Free<BySize> free; Heaps heaps; };
 
-  static Heap* with_room(Kind& kind, Size size) {  // the one with the least room that is enough
-    Heap* best = nullptr;
-    for (auto& [address, heap] : kind.heaps)
-      if (heap.room() >= size && (!best || heap.room() < best->room())) best = &heap;
-    return best;
-  }
   Block* place(Kind& kind, Size size, std::uint32_t stream) {
-    Heap* heap = with_room(kind, size);
+    Heap* heap = kind.heaps.with_room(size);
     if (!heap) {
       const Size all = size <= MIB ? 8 * MIB : size < 10 * MIB ? 32 * MIB
                        : size < 512 * MIB ? GIB : round_up(size, 2 * MIB);
       const Size address = source.take(all);
       if (!address) return nullptr;
-      auto [made, is_new] = kind.heaps.emplace(address, Heap(address, all));
-      if (!is_new) throw std::logic_error("two heaps at one address");
-      heap = &made->second;
+      heap = kind.heaps.add(address, all);
     }
     Block* block = blocks_.make();
-    block->address = heap->place(size), block->size = size, block->stream = stream, block->pool = size > MIB;
+    block->address = kind.heaps.place(*heap, size), block->size = size, block->stream = stream, block->pool = size > MIB;
     return block->home = heap, block;
   }
   void drop(Kind& kind, Block* block) {
     Heap& heap = *static_cast<Heap*>(block->home);
     kind.free.erase(block);
-    heap.clear(block->address, block->size);
+    kind.heaps.clear(heap, block->address, block->size);
     blocks_.drop(block);
-    if (heap.room() == heap.size) source.give(heap.address, heap.size), kind.heaps.erase(heap.address);
+    if (heap.room() == heap.size) source.give(heap.address, heap.size), kind.heaps.remove(heap);
   }
 
   const Size align_;

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.base.errors import Unavailable
 from kvpeak.environments import build, resolve
 from kvpeak.inputs import wheel
-from kvpeak.system.programs import PIP, UV
+from kvpeak.system.git import git
+from kvpeak.system.programs import PIP, UV, hosts_only
 
 ROOT = Path(__file__).parents[2]
 INFO = "kvpeak_planted-1.0.dist-info"
@@ -115,3 +117,35 @@ def test_pip_sees_no_token(shared, monkeypatch):
     wheel.fetch("kvpeak-planted==1.0", shared / "wheels", None)
     assert seen["PIP_TIMEOUT"] == "9"
     assert "hf_secret" not in seen.values()
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("cause: http://h:9/a?token=SECRET refused", "http://h:9 refused"),
+        ("cause: `https://me:SECRET@h/SECRET/x` (SECRETS)", "`https://h` (SECRETS)"),
+        ("cause: https://SECRET@[::1]:9/x", "https://[::1]:9"),
+    ],
+)
+def test_of_an_address_a_reason_says_the_host_alone(said, shown):
+    assert resolve.one_line(said) == shown
+    assert resolve.last_cause(said).endswith(shown)
+    assert "SECRET@" not in hosts_only(said)
+
+
+def test_a_token_in_the_address_of_packages_is_in_no_reason(shared, monkeypatch):
+    for name in ("UV_FIND_LINKS", "PIP_INDEX_URL"):
+        monkeypatch.setenv(name, "http://127.0.0.1:9/SECRET/?token=SECRET")
+    monkeypatch.delenv("UV_OFFLINE")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:9") as error:
+        resolve.resolve({"kvpeak-planted": "1"})
+    assert "SECRET" not in str(error.value)
+
+
+def test_git_works_where_its_configuration_is_counted(monkeypatch):
+    """One of the three holds a secret at times, and without one of them git fails."""
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.extraHeader")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", "Authorization: SECRET")
+    assert "SECRET" not in git("config", "--list")

@@ -25,7 +25,7 @@ from kvpeak.base.untrusted import read_object
 from kvpeak.environments.releases import until
 from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
 from kvpeak.system.host import installed_version, missing_packages
-from kvpeak.system.programs import INSTALLERS, UV, environment
+from kvpeak.system.programs import INSTALLERS, UV, environment, hosts_only
 
 PINS = Path("requirements/runtime.txt")
 PINNED, OF_ITS_TIME, NEWEST = "as pinned", "of its time", "as its constraints allow"
@@ -195,14 +195,15 @@ def _blas_lock(packages: dict[str, str], backend: str | None, lock: str) -> str:
 
 
 def last_cause(said: str) -> str:
-    """The last of the causes that uv lists, the address first where it names one."""
+    """The last of the causes that uv lists, the host first where it names one."""
+    said = hosts_only(said)
     address = re.search(r"https?://[^\s)]+", said)
     cause = " ".join(said.split("cause:")[-1].split())
     return f"{address[0]}: {cause}" if address else cause
 
 
 def one_line(said: str) -> str:
-    """The resolver's reason without its frame, at most 400 characters."""
-    cause = re.split(r"╰─▶|cause:", said, maxsplit=1)[-1]
+    """The resolver's reason without its frame, at most 400 characters; of addresses the host."""
+    cause = re.split(r"╰─▶|cause:", hosts_only(said), maxsplit=1)[-1]
     words = " ".join(cause.replace("│", " ").split())
     return words if len(words) <= 400 else words[:399] + "…"

@@ -7,7 +7,7 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable
 from kvpeak.environments.resolve import PINS, resolve
 from kvpeak.system.host import missing_packages
-from kvpeak.system.programs import INSTALLERS, PIP, environment, last_line, run_program
+from kvpeak.system.programs import INSTALLERS, PIP, environment, hosts_only, last_line, run_program
 
 BUILDERS = ("setuptools", "wheel")  # what builds the pinned packages that come as source only
 DOWNLOAD_S = 7200.0
@@ -46,4 +46,5 @@ def _download(folder: Path, *what: str) -> None:
     command += ["--dest", str(folder), *what]
     done = run_program(command, DOWNLOAD_S, variables=environment(*INSTALLERS))
     if done.returncode:
-        raise Unavailable(f"pip download ended with {done.returncode} ({last_line(done.stderr)})")
+        said = hosts_only(last_line(done.stderr))
+        raise Unavailable(f"pip download ended with {done.returncode} ({said})")

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import check_contents, sha256_of
 from kvpeak.base.numbers import GIB, MIB
-from kvpeak.system.programs import INSTALLERS, PIP, environment
+from kvpeak.system.programs import INSTALLERS, PIP, environment, hosts_only, last_line
 
 MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
 # An index that does not answer is given up within a minute.
@@ -83,7 +83,7 @@ def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
         [*command, pin], capture_output=True, text=True, env=environment(*INSTALLERS)
     )
     if pip.returncode:
-        reason = (pip.stderr.strip().splitlines() or ["pip failed"])[-1]
+        reason = hosts_only(last_line(pip.stderr)) or "pip failed"
         if "connection broken" in pip.stderr:  # pip ends with "no matching distribution" then
             reason = "the package index cannot be reached"
         raise Unavailable(

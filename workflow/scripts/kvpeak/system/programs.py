@@ -50,8 +50,11 @@ INSTALLERS = ("PIP_", "UV_")  # where packages come from; only for pip and uv th
 PIP = (sys.executable, "-P", "-m", "pip")
 UV = (sys.executable, "-P", "-m", "uv", "--project", "/")
 SSH = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_")  # only for git itself
+# git counts its GIT_CONFIG_KEY_1 and so on: all go, or it stops at the one that is missing.
+GIT_COUNTED = ("GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
 SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY|PRIVATE|AUTH|(^|_)PAT(_|$)", re.IGNORECASE)
 USERINFO = re.compile(r"://[^/\s]*@")  # an address with a password in it
+ADDRESS = re.compile(r"(\w+://)(?:[^/\s]*@)?([\w.:\[\]-]*)[^\s)`'\"]*")
 END_S = 2.0  # for the rest of what an ended program wrote
 LAST_LINES = 4096  # bytes of what a program printed, for a message
 
@@ -62,7 +65,7 @@ def environment(*more: str) -> dict[str, str]:
     def may_be_seen(name: str, value: str) -> bool:
         if name in ALLOWED:
             return True
-        if SECRET.search(name):
+        if SECRET.search(name) or name.startswith(GIT_COUNTED):
             return False
         return name.startswith(more) or (name.startswith(GROUPS) and not USERINFO.search(value))
 
@@ -149,6 +152,11 @@ class _Echo:
     def end(self) -> str:
         self._thread.join(END_S)  # what left the session may hold the stream
         return self._end
+
+
+def hosts_only(text: str) -> str:
+    """The text with nothing of an address but its scheme and host: the rest may hold a token."""
+    return ADDRESS.sub(r"\1\2", text)
 
 
 def last_line(text: str) -> str:

@@ -6,9 +6,9 @@ Snakemake looks for logger plugins by the names of packages. kvpeak/display has 
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 
+from kvpeak.base.program import shows_all
 from kvpeak.display.run import Run
 from kvpeak.display.screen import open_screen
-from kvpeak.display.verbose import shows_all
 
 
 class LogHandler(LogHandlerBase):
@@ -42,10 +42,13 @@ class LogHandler(LogHandlerBase):
         if self.run is None:
             self._plain.handle(record)
             return
-        event = getattr(record, "event", None)
-        taken = self.run.take(str(event), record.__dict__, record.created) if event else False
-        if not taken:
-            self.run.message(record.getMessage(), record.levelno)
+        try:
+            event = getattr(record, "event", None)
+            taken = self.run.take(str(event), record.__dict__, record.created) if event else False
+            if not taken:
+                self.run.message(record.getMessage(), record.levelno)
+        except Exception as error:  # raised here it would end the thread that shows the run
+            self.run.failed(error)
 
     def close(self) -> None:
         if self.run is not None:

@@ -14,6 +14,7 @@ from kvpeak.base.untrusted import read_object, read_text
 FILE = Path(".snakemake/kvpeak.durations.json")
 CELL = "cell"  # the rule
 MOST_RECORDS = 300  # of earlier cells that are looked into
+LONGEST_S = 1e7  # of a step: 116 days; what a file says beyond it is no duration
 
 
 @dataclass
@@ -31,16 +32,16 @@ class Durations:
         try:
             found = read_object(file)
             steps = {
-                str(rule): {str(made): float(s) for made, s in known.items()}
+                str(rule): {str(made): float(s) for made, s in known.items() if 0 <= s < LONGEST_S}
                 for rule, known in found["steps"].items()
             }
             return cls(steps, min(max(float(found["overhead"]), 0.1), 10.0))
-        except (OSError, UserError, ValueError, TypeError, KeyError, AttributeError):
+        except (OSError, UserError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
             return cls()
 
     def write(self, file: Path = FILE) -> None:
         """Remember; a folder that cannot be written costs the next estimate and nothing else."""
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):
             write_json(file, {"overhead": self.overhead, "steps": self.steps})
 
     def note(self, rule: str, made: str, seconds: float) -> None:
@@ -93,9 +94,10 @@ class Durations:
         for record in sorted(results.glob(f"*/*/*/*/*/*/*/{RECORD_FILE}"))[:MOST_RECORDS]:
             with contextlib.suppress(OSError, UserError, ValueError):
                 text = read_text(record)
-                if found := re.search(r'^ "elapsed_s": ([\d.]+)', text, re.MULTILINE):
+                found = re.search(r'^ "elapsed_s": ([\d.]+)', text, re.MULTILINE)
+                if found and (seconds := float(found[1])) < LONGEST_S:
                     cell = record.parent.relative_to(results).as_posix()
-                    self.note(CELL, cell, float(found[1]) + START_S)
+                    self.note(CELL, cell, seconds + START_S)
 
 
 START_S = 1.0  # what a cell takes beside its engine: the runner's start, the planner's

@@ -16,6 +16,7 @@ from kvpeak.display.screen import Stream, Terminal
 MISSING = Path(".snakemake/kvpeak.missing")  # written by workflow/rules/common.smk
 SLOW_STEP_S = 10  # a step other than a cell that took longer has a line of its own
 BAR = 24  # columns
+MOST_ERROR = 300  # characters
 NOTHING_TO_DO = "Nothing to be done"
 
 
@@ -89,6 +90,11 @@ class Run:
                 self._say(text, "bad" if level >= logging.ERROR else "doubtful")
         elif not self._planned:
             self._held_back.append(text)
+
+    def failed(self, error: Exception) -> None:
+        """An event that cannot be shown costs one line; the run goes on."""
+        what = f"{type(error).__name__}: {error}"
+        self._screen.line(plain(f"not shown: {what}", MOST_ERROR), "doubtful")
 
     def close(self) -> None:
         """Say how the run ended, and remember how long its steps took."""

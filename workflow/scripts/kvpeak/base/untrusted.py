@@ -22,7 +22,10 @@ MOST_BYTES = 256 * MIB
 # Of a JSON file: its values take up to 30 times as much memory. The index of a model with 150,000
 # tensors fits, and so does a prompt of 1,500,000 tokens.
 MOST_JSON = 16 * MIB
+MOST_DOCUMENT = 4 * MIB  # of Markdown: parsing takes 100 times as much memory
 LONGEST_FIELD = MIB  # bytes of one CSV field
+MOST_COLUMNS = 200  # of a table; the widest of kvpeak's has fewer than half
+MOST_FIELDS = 12_000_000  # of a table: they take about 1 GiB
 MOST_ROWS = 1_000_000  # of a table: twenty of each of 50,000 cells; more fill the memory
 # Of JSON: beyond it computing ends in errors. Configs hold numbers such as 10^30 for "no limit".
 LARGEST_NUMBER = 1e300
@@ -112,9 +115,10 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
     try:
         header = reader.fieldnames or []
         _check_header(header, path, needed)
+        most_rows = min(MOST_ROWS, MOST_FIELDS // max(len(header), 1))
         for number, row in enumerate(reader):
-            if number == MOST_ROWS:
-                raise UserError(f"{path}: more than {MOST_ROWS:,} rows")
+            if number == most_rows:
+                raise UserError(f"{path}: more than {most_rows:,} rows of {len(header)} columns")
             if None in row or None in row.values():
                 raise UserError(
                     f"{path}: line {reader.line_num}: expected {len(header)} fields separated by "
@@ -126,6 +130,8 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
 
 
 def _check_header(header: list[str], path: Path, needed: tuple[str, ...]) -> None:
+    if len(header) > MOST_COLUMNS:
+        raise UserError(f"{path}: {len(header):,} columns; expected at most {MOST_COLUMNS}")
     missing = [name for name in needed if name not in header]
     if missing and len(header) == 1 and ";" in header[0]:
         raise UserError(

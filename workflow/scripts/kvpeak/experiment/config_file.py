@@ -104,7 +104,7 @@ def load_yaml(file: Path | str):
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}" if mark else ""
         raise ConfigError(file, line, error.problem or error.context or "is not YAML") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(file, "", f"is not YAML: {error}") from None
 
 

@@ -12,7 +12,7 @@ from kvpeak.analysis.results import read_results
 from kvpeak.base.files import inside
 from kvpeak.base.layout import PLAN, RUNS, SUMMARY
 from kvpeak.base.shipped import shipped
-from kvpeak.base.untrusted import read_text
+from kvpeak.base.untrusted import MOST_DOCUMENT, read_text
 from kvpeak.report.page_charts import charts
 from kvpeak.report.page_data import cells, data_tables, links_of, read_tables
 from kvpeak.report.page_text import slug, to_html
@@ -31,7 +31,7 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
     links = links_of(tables)
     folder = finding.parent
     documents = (finding.name, *([DETAILS] if (folder / DETAILS).exists() else []))
-    texts = {name: read_text(inside(folder, name)) for name in documents}
+    texts = {name: read_text(inside(folder, name), MOST_DOCUMENT) for name in documents}
     shown = {
         slug(name): Markup(to_html(text, folder, links, name, documents, results))
         for name, text in texts.items()

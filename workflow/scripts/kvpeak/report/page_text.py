@@ -80,7 +80,7 @@ def plain(token: Token) -> str:
     return "".join(child.content for child in token.children or [] if child.type != "image")
 
 
-FOLD = re.compile(r"\s*(</?details>|<summary>[^<]*</summary>)\s*")
+FOLD = re.compile(r"(</?details>|<summary>[^<]*</summary>)")
 
 
 def _only_folds(token: Token) -> None:
@@ -89,7 +89,7 @@ def _only_folds(token: Token) -> None:
     """
     for each in [token, *(token.children or [])]:
         if each.type in ("html_block", "html_inline"):
-            parts = FOLD.split(each.content)
+            parts = map(str.strip, FOLD.split(each.content))
             each.content = "\n".join(
                 part if FOLD.fullmatch(part) else html.escape(part) for part in parts
             )

@@ -18,7 +18,7 @@ from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_text
 from kvpeak.base.layout import CELLS, MEMORY_FILE
-from kvpeak.base.untrusted import read_csv, read_json, read_text
+from kvpeak.base.untrusted import MOST_BYTES, MOST_DOCUMENT, read_csv, read_json, read_text
 from kvpeak.report.figure_list import read_figures
 
 TABLES = ("plan.csv", "runs.csv", "processes.csv", "summary.csv", "checks.csv")
@@ -29,8 +29,9 @@ RECORDS = (
 BESIDE = ("details.md", "finding.html")  # where they are there
 # What is written; what else lies in the folder was put there by hand, such as README.md, and stays.
 WRITTEN = ("finding.md", *BESIDE, "figures", "config", "results")
-# ![alt](target), where the alt text may hold escaped brackets
-PICTURE = re.compile(r"(!\[(?:[^\]\\]|\\.)*\]\()([^)]+)(\))")
+# ![alt](target), where the alt text may hold escaped brackets. Neither part holds what begins
+# another one, so that no text is looked through twice.
+PICTURE = re.compile(r"(!\[(?:[^\[\]\\]|\\.)*\]\()([^()]+)(\))")
 
 
 def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str]:
@@ -153,7 +154,7 @@ def _text_of(path: Path) -> str:
     if path.name == "cell.json":
         return json.dumps(read_json(path)) + "\n"
     try:
-        return read_text(path)
+        return read_text(path, MOST_DOCUMENT if path.suffix == ".md" else MOST_BYTES)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; make it: make finding") from None
 

@@ -144,6 +144,7 @@ FILES = {
     "a list in itself": ("caps: &a [*a]\n", "has more than 1000000 entries"),
     "very deep": ("caps: " + "[" * 100_000, ""),
     "a number of 6,000 digits": ("caps: " + "9" * 6000, "is not YAML"),
+    "a number of 300 places to the base of 60": (f"caps: 1{':1' * 300}.5", "is not YAML"),
     "a hexadecimal number of 6,000 digits": (
         "caps: 0x" + "f" * 6000,
         "a whole number beyond 64 bits",

@@ -11,7 +11,8 @@ import time
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow/scripts"))
 
 from kvpeak.display.screen import open_screen
-from kvpeak.display.verbose import is_display, shows_all
+from kvpeak.base.program import shows_all
+from kvpeak.display.verbose import is_display
 
 # Snakemake gives each of these the rule's threads, which is 1 with --cores 1: then an engine on a CPU computes
 # with one thread. The steps get back what the user has set, or nothing.

@@ -22,6 +22,8 @@ USAGE = 2  # the command line cannot be understood
 UNAVAILABLE = 69  # as sysexits.h says it: something cannot be had here, such as a download
 INTERRUPTED = 130  # as shells report SIGINT
 CLOSED_PIPE = 141  # as shells report SIGPIPE
+SHOWS_ALL = "V"  # the variable that asks for all that Snakemake and the steps print
+MOST_SAID = 300  # characters
 
 
 class Usage(UserError):
@@ -102,8 +104,23 @@ def ended(name: str, run: Callable[[], int | None]) -> int:
         _drop_output()
         where = error.filename or "standard output"
         return _say(name, f"{where}: {error.strerror or error}", FAILED)
+    except (ArithmeticError, ValueError, MemoryError, RecursionError) as error:
+        if shows_all():
+            raise
+        return _say(name, _unforeseen(error), FAILED)
     except KeyboardInterrupt:
         return _say(name, "interrupted", INTERRUPTED)
+
+
+def shows_all() -> bool:
+    """Whether V=1 was asked for: `make finding V=1`, or `V=1 snakemake …`."""
+    return os.environ.get(SHOWS_ALL, "") not in ("", "0")
+
+
+def _unforeseen(error: Exception) -> str:
+    """What files hold that no check foresaw."""
+    said = f"{type(error).__name__}: {error}".removesuffix(": ")[:MOST_SAID]
+    return f"{said}; a file that was read may be damaged; {SHOWS_ALL}=1 shows where"
 
 
 def _finished(run: Callable[[], int | None]) -> int:

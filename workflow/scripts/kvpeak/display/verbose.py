@@ -1,13 +1,4 @@
-"""Whether a person wants to see all that Snakemake and the steps print."""
-
-import os
-
-VARIABLE = "V"
-
-
-def shows_all() -> bool:
-    """Whether V=1 was asked for: `make finding V=1`, or `V=1 snakemake …`."""
-    return os.environ.get(VARIABLE, "") not in ("", "0")
+"""Which of Snakemake's log handlers is ours."""
 
 
 def is_display(handler: object) -> bool:

@@ -1,0 +1,110 @@
+"""Texts and tables whose reading would take hours or gigabytes, and values that no check foresaw:
+each ends, in one line where it is refused. A reader that is quadratic does not end here.
+"""
+
+import json
+import logging
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvpeak.base import program, untrusted
+from kvpeak.base.errors import UserError
+from kvpeak.base.fields import split_texts
+from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv
+from kvpeak.display.durations import CELL, Durations
+from kvpeak.display.run import Run
+from kvpeak.display.screen import Stream
+from kvpeak.report.page import page
+from kvpeak.report.page_text import FOLD
+from kvpeak.report.publishing import PICTURE, publish
+
+
+def test_a_field_of_texts_is_split_in_one_pass():
+    long = "a" * 300_000
+    assert split_texts(long + "\\") == [long + "\\"]
+    assert split_texts("\\;" * 300_000 + ";b") == [";" * 300_000, "b"]
+
+
+@pytest.mark.parametrize("text", ["![", "![](", "![\\[", "![\\", "![a](b"])
+def test_pictures_are_found_in_one_pass(text):
+    assert not PICTURE.search(text * 300_000)
+
+
+def test_folds_are_found_in_one_pass():
+    text = "<div>" + " " * 300_000 + "x"
+    assert FOLD.split(text) == [text]
+
+
+@pytest.mark.parametrize("reader", ["page", "publish"])
+def test_a_document_of_many_mebibytes_is_refused(tmp_path, reader, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("finding.md").write_text("x" * (MOST_DOCUMENT + 1))
+    Path("results").mkdir()
+    for name in ("plan", "runs", "processes", "summary", "checks"):
+        Path(f"results/{name}.csv").write_text("commit\n")
+    with pytest.raises(UserError, match=r"finding\.md: larger than 4 MiB"):
+        if reader == "page":
+            monkeypatch.setattr("kvpeak.report.page.read_tables", lambda results: {})
+            monkeypatch.setattr("kvpeak.report.page.links_of", lambda tables: None)
+            page(Path("finding.md"), Path("results"))
+        else:
+            publish(Path("m.yaml"), Path("finding.md"), Path("results"), Path("new"))
+
+
+def test_a_table_of_too_many_columns_or_fields_is_refused(tmp_path, monkeypatch):
+    table = tmp_path / "plan.csv"
+    table.write_text(",".join(f"c{n}" for n in range(MOST_COLUMNS + 1)) + "\n")
+    with pytest.raises(UserError, match=r"plan\.csv: 201 columns; expected at most 200"):
+        read_csv(table)
+    monkeypatch.setattr(untrusted, "MOST_FIELDS", 6)
+    table.write_text("a,b\n" + "1,2\n" * 3)
+    assert len(read_csv(table)) == 3
+    table.write_text("a,b\n" + "1,2\n" * 4)
+    with pytest.raises(UserError, match="more than 3 rows of 2 columns"):
+        read_csv(table)
+
+
+@pytest.mark.parametrize("seconds", ["9" * 400, "1e7", "10000001"])
+def test_a_cell_that_took_for_ever_is_no_duration(tmp_path, seconds):
+    record = tmp_path / "c/m/p/k/n/v/r1/cell.json"
+    record.parent.mkdir(parents=True)
+    record.write_text(f'{{\n "elapsed_s": {seconds}\n}}\n')
+    durations = Durations()
+    durations.learn_from(tmp_path)
+    assert all(known < 1e7 for known in durations.steps.get(CELL, {}).values())
+    remembered = tmp_path / "durations.json"
+    remembered.write_text(json.dumps({"overhead": 1.0, "steps": {CELL: {"a": 1e9, "b": 2.0}}}))
+    assert Durations.read(remembered).steps == {CELL: {"b": 2.0}}
+    Durations(overhead=float("inf")).write(remembered)  # costs the next estimate and nothing else
+
+
+def test_an_event_that_cannot_be_shown_costs_one_line(capsys, monkeypatch):
+    from snakemake_logger_plugin_kvpeak import LogHandler
+
+    handler = LogHandler.__new__(LogHandler)
+    handler.run = Run(Stream(sys.stdout), Durations())
+    record = logging.LogRecord("x", logging.INFO, "", 0, "", (), None)
+    record.event = "run_info"
+    monkeypatch.setattr(Run, "take", lambda *given: 1 // 0)
+    handler.emit(record)
+    (line,) = capsys.readouterr().out.splitlines()
+    assert "not shown: ZeroDivisionError" in line
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, OverflowError, ValueError, RecursionError])
+def test_what_no_check_foresaw_is_one_line_and_more_where_it_is_asked_for(
+    error, capsys, monkeypatch
+):
+    def run():
+        raise error("it\nis so")
+
+    monkeypatch.delenv("V", raising=False)
+    assert program.ended("x", run) == program.FAILED
+    said = capsys.readouterr().err
+    assert said.startswith(f"x: {error.__name__}: it is so; ")
+    assert said.count("\n") == 1
+    monkeypatch.setenv("V", "1")
+    with pytest.raises(error):
+        program.ended("x", run)

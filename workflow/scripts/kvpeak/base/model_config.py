@@ -22,6 +22,8 @@ SYNONYMS = {
     ),
     "dtype": ("dtype", "torch_dtype"),
 }
+# The most that is believed of a size; models have far less.
+MOST = dict.fromkeys(SYNONYMS, 2**31) | {"layers": 1000}
 TEXT_PARTS = ("text_config", "language_config")
 # Keys that name files of code; a loader that follows them runs what a stranger wrote.
 CODE_KEYS = ("model_file", "auto_map", "custom_pipelines")
@@ -29,7 +31,9 @@ CODE_KEYS = ("model_file", "auto_map", "custom_pipelines")
 
 @dataclass(frozen=True)
 class Sizes:
-    """A language model's sizes; None for one that the config does not say as a positive integer."""
+    """A language model's sizes; None for one that the config does not say as a positive integer, or
+    that is more than MOST.
+    """
 
     layers: int | None
     hidden: int | None
@@ -65,7 +69,7 @@ def sizes(config: dict) -> Sizes:
     """The sizes, with those that follow from others: every head has its own keys and values, and
     the heads share the hidden size, where nothing else is said.
     """
-    said = {name: _positive(value_of(config, name)) for name in Sizes.__annotations__}
+    said = {name: _size(value_of(config, name), MOST[name]) for name in Sizes.__annotations__}
     heads, hidden = said["heads"], said["hidden"]
     shared = hidden // heads if heads and hidden and hidden % heads == 0 else None
     return Sizes(
@@ -102,6 +106,6 @@ def code_key(config: dict) -> str | None:
     return next((key for key in CODE_KEYS for part in parts if part.get(key)), None)
 
 
-def _positive(value) -> int | None:
-    fits = isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _size(value, most: int) -> int | None:
+    fits = isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
     return value if fits else None

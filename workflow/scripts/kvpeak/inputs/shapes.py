@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.model_config import dtype_of, key_of, sizes, value_of
+from kvpeak.base.model_config import MOST, dtype_of, key_of, sizes, text_part, value_of
 from kvpeak.base.shipped import shipped
 from kvpeak.base.untrusted import read_object
 
@@ -83,12 +83,13 @@ class _Config:
         self.sizes = sizes(config)
 
     def fail(self, key: str, message: str):
-        raise UserError(f"{self.where}: {key}: {self.config.get(key)!r}: expected {message}")
+        said = text_part(self.config).get(key)
+        raise UserError(f"{self.where}: {key}: {said!r:.40}: expected {message}")
 
     def size(self, name: str) -> int:
         found, said = getattr(self.sizes, name), value_of(self.config, name)
         if found is None or (said is not None and said != found):
-            self.fail(key_of(self.config, name), "a positive integer")
+            self.fail(key_of(self.config, name), f"a positive integer, at most {MOST[name]:,}")
         return found
 
     def dtype(self) -> str:
@@ -107,8 +108,9 @@ def read_shapes(config: dict, where: str, dtype: str | None = None) -> Shapes:
     """Check a config and take the shapes from it; `where` names it in errors, `dtype` overrides.
 
     Without num_key_value_heads every head has its own, without head_dim the heads share
-    hidden_size. Raises UserError for a missing key, a size that is not a positive integer, heads
-    that the key/value heads do not divide, and families or types that the replay has no trace for.
+    hidden_size. Raises UserError for a missing key, a size that is not a positive integer or
+    more than MOST, heads that the key/value heads do not divide, and families or types that the
+    replay has no trace for.
     """
     keys = _Config(config, where)
     family = config.get("model_type")

@@ -16,6 +16,7 @@ from kvpeak.pools.trace import Op, Trace
 
 _XZ, _GZIP, _PICKLE = b"\xfd7zXZ\x00", b"\x1f\x8b", b"\x80"
 LONGEST_LINE = 100_000  # characters of a CSV
+TOO_LARGE = 2**63  # bytes of a request
 _CSV_COLUMNS = {"time", "op", "id", "bytes", "stream", "phase", "stack"}
 
 
@@ -91,7 +92,7 @@ class _FromRows:
         try:
             op = Op[row["op"].upper()]
             size = int(row["bytes"] or 0)
-            if not 0 <= size < 2**63:
+            if not 0 <= size < TOO_LARGE:
                 raise ValueError(f"bytes: {size}")
             columns = {
                 "time": int(row.get("time") or 0),
@@ -147,7 +148,8 @@ def from_blocks(blocks, place_of, name: str, setting: str) -> Trace:
                     made.add(Op.WAIT, phase=phase)
                 else:
                     op, heap = _REQUESTS[event.kind]
-                    size = block.sizes[event.size]
+                    if (size := block.sizes[event.size]) >= TOO_LARGE:
+                        raise UserError(f"{name}: {event.tensor}: {size} bytes: expected < 2^63")
                     live[place] = heap, made.born(op, size, stream=heap, phase=phase)
     made.phases = list(phases)
     made.time = array("q", range(len(made)))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import open_regular
 
 SCALARS = {
@@ -32,6 +33,10 @@ SMALLEST = {STRING: 8, ARRAY: 12} | {kind: struct.calcsize(code) for kind, code 
 ENTRY_SMALLEST = 8 + 4 + 1  # an empty key, a type, one byte
 TENSOR_SMALLEST = 8 + 4 + 8 + 4 + 8  # an empty name, one dimension
 DEEPEST = 4  # arrays in arrays
+LARGEST_HEADER = 256 * MIB  # bytes
+MOST_VALUES = (
+    4_000_000  # entries, tensors and values of arrays; large vocabularies need 1.3 million
+)
 MOST_DIMENSIONS = 4
 
 # Tensor type: name, values in a block, bytes of a block. The ones that mx.load keeps exactly.
@@ -92,8 +97,9 @@ def check_header(path: Path) -> None:
 def read_header(path: Path, keep: bool = True) -> Header:
     """Read the metadata and the tensors' shapes; without `keep` arrays are None.
 
-    Raises UserError in one line for a file that is no GGUF, is cut short, or holds a count or
-    length that the rest of the file cannot hold; nothing is allocated for such a number.
+    Raises UserError in one line for a file that is no GGUF, is cut short, has a name twice, or
+    holds a count or length that the rest of the file cannot hold, or more than LARGEST_HEADER and
+    MOST_VALUES; nothing is allocated for such a number.
     """
     path = Path(path)
     with open_regular(path) as file:
@@ -108,6 +114,7 @@ class _Reader:
 
     def __init__(self, path: Path, data, keep: bool):
         self.path, self.data, self.at, self.keep = path, data, 0, keep
+        self.values = 0
 
     def header(self) -> Header:
         if self.take(4) != b"GGUF":
@@ -119,7 +126,7 @@ class _Reader:
         metadata = self.entries(entries)
         infos = {}
         for _ in range(tensors):
-            name = self.string()
+            name = self.new_name(infos)
             infos[name] = self.tensor(name)
         self.check_data(infos, metadata.get("general.alignment", 32))
         shapes = {name: shape for name, (shape, *_) in infos.items()}
@@ -129,9 +136,15 @@ class _Reader:
     def entries(self, count: int) -> dict:
         metadata = {}
         for _ in range(count):
-            key = self.string()
+            key = self.new_name(metadata)
             metadata[key] = self.value(self.scalar("I"))
         return metadata
+
+    def new_name(self, known: dict) -> str:
+        name = self.string()
+        if name in known:
+            self.fail(f"{name!r:.80}: is there twice")
+        return name
 
     def tensor(self, name: str) -> tuple[tuple[int, ...], int, int, str]:
         """Shape, bytes, offset in the data, name of the type."""
@@ -184,13 +197,20 @@ class _Reader:
 
     def count(self, smallest: int, what: str) -> int:
         """A u64 count of things of at least `smallest` bytes, which must fit into what is left."""
-        count = self.scalar("Q")
-        if count * smallest > len(self.data) - self.at:
-            self.fail(f"says {count} {what}, which the file cannot hold")
+        count = self.length(smallest, what)
+        self.values += count
+        if self.values > MOST_VALUES:
+            self.fail(f"has {self.values} values in its header; expected at most {MOST_VALUES:,}")
         return count
 
+    def length(self, smallest: int, what: str) -> int:
+        length = self.scalar("Q")
+        if length * smallest > len(self.data) - self.at:
+            self.fail(f"says {length} {what}, which the file cannot hold")
+        return length
+
     def string(self) -> str:
-        text = self.take(self.count(1, "bytes of text"))
+        text = self.take(self.length(1, "bytes of text"))
         try:
             return text.decode()
         except UnicodeDecodeError:
@@ -203,6 +223,8 @@ class _Reader:
     def skip(self, size: int) -> None:
         if self.at + size > len(self.data):
             self.fail(f"ends at byte {len(self.data)}, inside the header; the file is cut short")
+        if self.at + size > LARGEST_HEADER:
+            self.fail(f"its header is larger than {LARGEST_HEADER // MIB} MiB")
         self.at += size
 
     def take(self, size: int) -> bytes:

@@ -9,7 +9,7 @@ from kvpeak.base.untrusted import open_regular, read_object
 from kvpeak.inputs import gguf
 
 INDEX = "model.safetensors.index.json"
-LARGEST_HEADER = 100 * MIB  # bytes; the limit of the safetensors format
+LARGEST_HEADER = 16 * MIB  # bytes; 100,000 tensors fit
 
 
 def check_weights(folder: Path) -> None:
@@ -17,7 +17,7 @@ def check_weights(folder: Path) -> None:
 
     A link whose target is gone; a shard that the index names and nobody put there; a file of
     weights that the index does not name, which would be loaded in its place; a file shorter or
-    longer than its own header says.
+    longer than its own header says, or with a header that no format has.
     """
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and not path.exists():
@@ -48,17 +48,43 @@ def _check_size(path: Path) -> None:
     size = path.stat().st_size
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
-        if size < 8 or not 2 <= length <= min(size - 8, LARGEST_HEADER):
+        if size < 8 or not 2 <= length <= size - 8:
             raise UserError(f"{path}: {size} bytes, not a safetensors file; get it again")
+        if length > LARGEST_HEADER:
+            raise UserError(
+                f"{path}: its header has {length} bytes; expected at most {LARGEST_HEADER:,}; "
+                "divide the tensors among several files"
+            )
         try:
-            header = json.loads(file.read(length))
-            ends = [
-                tensor["data_offsets"][1]
-                for name, tensor in header.items()
-                if name != "__metadata__"
-            ]
-            whole = 8 + length + max(ends, default=0)
-        except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
+            tensors = json.loads(file.read(length), object_pairs_hook=_once)
+            said = tensors.pop("__metadata__", None) or {}  # MLX writes null for none
+            if not all(isinstance(each, str) for each in said.values()):
+                raise ValueError
+            whole = 8 + length + max(map(_end, tensors.values()), default=0)
+        except (ValueError, TypeError, AttributeError, RecursionError):
             raise UserError(f"{path}: its header is damaged; get the file again") from None
     if whole != size:
         raise UserError(f"{path}: {size} bytes, and its header says {whole}; get the file again")
+
+
+def _once(pairs: list[tuple]) -> dict:
+    """An object of a header. Raises ValueError if it has a key twice."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError
+    return found
+
+
+def _end(tensor: dict) -> int:
+    """The byte after a tensor's last one. Raises ValueError if it is described in another way than
+    safetensors have it.
+    """
+    if tensor.keys() != {"dtype", "shape", "data_offsets"}:
+        raise ValueError
+    start, end = tensor["data_offsets"]
+    numbers = [*tensor["shape"], start, end]
+    if not isinstance(tensor["dtype"], str) or not all(type(each) is int for each in numbers):
+        raise ValueError
+    if not 0 <= start <= end:
+        raise ValueError
+    return end

@@ -14,7 +14,8 @@ BYTES = 256  # ids of a model without a tokenizer, if its config does not say ho
 def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list[int]:
     """All token ids of a corpus, without those that a tokenizer would add at its ends.
 
-    Without a tokenizer the ids are the bytes modulo the vocabulary's size.
+    Without a tokenizer the ids are the bytes modulo the vocabulary's size. Raises UserError for a
+    tokenizer that cannot be used.
     """
     if tokenizer is None:
         return [byte % vocabulary for byte in read_bytes(corpus)]
@@ -26,7 +27,11 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
         loaded.no_padding()  # nor may the file ask for more tokens than the text has, or fewer
         loaded.no_truncation()
         return loaded.encode(text, add_special_tokens=False).ids
-    except Exception as error:  # the library raises nothing narrower
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except (
+        BaseException
+    ) as error:  # the library raises nothing narrower; its panics are no Exception
         raise UserError(f"{tokenizer}: {error}; make the model again") from None
 
 

@@ -19,8 +19,12 @@ from test_make_model import HUB, SHAPES, hub, models_folder, real_files, sha256 
 from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.program import main
+from kvpeak.commands import pools
 from kvpeak.experiment.preparation import to_be_tried_again
 from kvpeak.inputs import gguf
+from kvpeak.inputs.shapes import find_shapes
+from kvpeak.inputs.weights_check import check_weights
 from kvpeak.live import loading
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
@@ -239,6 +243,68 @@ def test_a_header_is_checked_without_keeping_what_it_holds(tmp_path):
     assert header.shapes == gguf.read_header(path).shapes
 
 
+def gguf_with(tmp_path: Path, counts: tuple[int, int], body: bytes, size: int = 0) -> str:
+    """The refusal of a GGUF of `counts` tensors and entries; with `size` sparse to its end."""
+    path = tmp_path / "m.gguf"
+    path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, *counts) + body)
+    if size:
+        os.truncate(path, size)
+    with pytest.raises(UserError) as error:
+        gguf.check_header(path)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+def test_empty_texts_without_end_in_a_gguf_are_not_counted(tmp_path):
+    """Eight bytes each, which a sparse file has for nothing."""
+    entry = struct.pack("<QIIQ", 0, 9, 8, 2**30 - 64)
+    said = gguf_with(tmp_path, (0, 1), entry, 2**33)
+    assert "values in its header; expected at most 4,000,000" in said
+
+
+def test_a_gguf_header_of_gibibytes_is_refused(tmp_path):
+    entry = struct.pack("<QIQ", 0, 8, 2**32)  # one text
+    assert "its header is larger than 256 MiB" in gguf_with(tmp_path, (0, 1), entry, 2**33)
+
+
+def test_a_name_that_a_gguf_has_twice_is_refused(tmp_path):
+    """The last of them alone would be looked at."""
+    beyond = struct.pack("<QcIQIQ", 1, b"t", 1, 4, 0, 2**40)
+    inside = struct.pack("<QcIQIQ", 1, b"t", 1, 4, 0, 0)
+    assert "'t': is there twice" in gguf_with(tmp_path, (2, 0), beyond + inside, 4096)
+    entry = struct.pack("<QcIB", 1, b"k", 7, 0)
+    assert "'k': is there twice" in gguf_with(tmp_path, (0, 2), entry + entry, 4096)
+
+
+SIZES = {
+    "num_hidden_layers": (10**9, "1,000"),
+    "hidden_size": (10**290, "2,147,483,648"),
+    "vocab_size": (2**31 + 1, "2,147,483,648"),
+    "max_position_embeddings": (10**30, "2,147,483,648"),
+}
+
+
+@pytest.mark.parametrize("key", SIZES)
+def test_a_size_that_no_model_has_is_refused(tmp_path, key):
+    value, most = SIZES[key]
+    path = tmp_path / "m.json"
+    path.write_text(json.dumps(json.loads(TINY_MODEL) | {key: value}))
+    with pytest.raises(UserError) as error:
+        find_shapes(str(path))
+    assert str(error.value) == (
+        f"{path}: {key}: {value!r:.40}: expected a positive integer, at most {most}"
+    )
+
+
+def test_sizes_whose_product_is_too_large_are_one_line(tmp_path, capsys):
+    path = tmp_path / "m.json"
+    large = {"num_attention_heads": 2**31, "num_key_value_heads": 2**31, "head_dim": 2**31}
+    path.write_text(json.dumps(json.loads(TINY_MODEL) | large))
+    assert main(pools, [f"candle:{path},cat,16"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(path) in line and "expected < 2^63" in line
+
+
 @pytest.mark.parametrize("said", [{"Fixed": 10**9}, "BatchLongest"])
 def test_a_tokenizer_that_pads_is_not_followed(tmp_path, said):
     tokenizer = {
@@ -258,6 +324,17 @@ def test_a_tokenizer_that_pads_is_not_followed(tmp_path, said):
     assert json.loads((tmp_path / "out.json").read_text())["tokens"] == [0, 1, 0]
 
 
+def test_a_tokenizer_whose_pattern_goes_beyond_its_limit_is_one_line(tmp_path):
+    """The library panics, which is no Exception, and says so itself first."""
+    split = {"type": "Split", "behavior": "Isolated", "invert": False}
+    split |= {"pattern": {"Regex": "(a| |b|a b)+c"}}
+    model = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
+    done = cut(tmp_path, {"version": "1.0", "pre_tokenizer": split, "model": model}, "a b " * 40)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("cut_prompt: tokenizer.json: ")
+
+
 @pytest.mark.slow
 def test_a_tokenizer_that_makes_gibibytes_of_a_word_ends(tmp_path):
     more = {"type": "Replace", "pattern": {"String": "a"}, "content": "a" * 100_000}
@@ -269,7 +346,7 @@ def test_a_tokenizer_that_makes_gibibytes_of_a_word_ends(tmp_path):
     assert not (tmp_path / "out.json").exists()
 
 
-def cut(folder: Path, tokenizer: dict) -> subprocess.CompletedProcess:
+def cut(folder: Path, tokenizer: dict, text: str = "a b a b") -> subprocess.CompletedProcess:
     files = {
         "tokenizer.json": json.dumps(tokenizer).encode(),
         "config.json": json.dumps(SHAPES).encode(),
@@ -280,7 +357,7 @@ def cut(folder: Path, tokenizer: dict) -> subprocess.CompletedProcess:
         name: {"bytes": len(content), "sha256": sha256(content)} for name, content in files.items()
     }
     (folder / "model.json").write_text(json.dumps({"name": "m", "files": record}))
-    (folder / "corpus.txt").write_text("a b a b")
+    (folder / "corpus.txt").write_text(text)
     arguments = ["--corpus", "corpus.txt", "--model-folder", ".", "--tokens", "3"]
     return subprocess.run(
         [sys.executable, SCRIPTS / "cut_prompt.py", *arguments, "--out", "out.json"],
@@ -303,9 +380,39 @@ def test_a_pipe_in_a_model_folder_is_not_waited_for(saved):
     assert "config.json: expected a regular file" in refusal(saved)
 
 
-def header(tensor: dict) -> bytes:
-    text = json.dumps({"model.norm.weight": tensor}).encode()
-    return struct.pack("<Q", len(text)) + text
+def header(tensor: dict, name: str = "model.norm.weight") -> bytes:
+    return packed(json.dumps({name: tensor}))
+
+
+def packed(text: str) -> bytes:
+    return struct.pack("<Q", len(text)) + text.encode()
+
+
+TENSOR = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
+TWICE = f'{{"a":{json.dumps(TENSOR | {"data_offsets": [0, 400]})},"a":{json.dumps(TENSOR)}}}'
+NO_TENSORS = {
+    "a key that no tensor has": header(TENSOR | {"more": [[]]}),
+    "metadata that are no text": header({"a": [[], []]}, "__metadata__"),
+    "an offset that is no number": header(TENSOR | {"data_offsets": [0, "4"]}),
+    "a shape of lists": header(TENSOR | {"shape": [[]]}),
+    "a tensor that ends before it begins": header(TENSOR | {"data_offsets": [8, 4]}),
+    "a name twice": packed(TWICE),
+}
+
+
+@pytest.mark.parametrize("case", NO_TENSORS)
+def test_a_safetensors_header_holds_tensors_and_nothing_else(tmp_path, case):
+    (tmp_path / "model.safetensors").write_bytes(NO_TENSORS[case] + bytes(4))
+    with pytest.raises(UserError, match="its header is damaged"):
+        check_weights(tmp_path)
+
+
+def test_a_safetensors_header_of_many_mebibytes_is_not_read(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", 30 << 20))
+    os.truncate(path, 31 << 20)
+    with pytest.raises(UserError, match="its header has 31457280 bytes; expected at most 16,777"):
+        check_weights(tmp_path)
 
 
 HEADERS = {

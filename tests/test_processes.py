@@ -83,6 +83,9 @@ def test_joules_are_for_each_token_of_the_runs_that_counted_them(process):
     assert process({"prefill_j": "many", "prompt_tokens": 4})["prefill_j_per_token"] is None
     single = process({"decode_j": 10, "generated_tokens": 2, "prompt_tokens": 4})
     assert single["decode_j_per_token"] == 10
+    for clock in ({"decode_s": 2}, {"decode_tok_s": 4}):  # half of it says no steps
+        found = process(both | {"decode_j": 10} | clock)
+        assert found["decode_j_per_token"] == 2.5
 
 
 def test_what_the_record_says_in_words(process):
@@ -109,6 +112,15 @@ def test_what_the_record_says_in_words(process):
 def test_a_figure_beyond_all_measure_is_none(process):
     found = process(memory__peak_pool_mib=10**30, memory__peak_active_mib=1e290)
     assert (found["peak_pool_mib"], found["peak_active_mib"]) == (None, None)
+    assert process(memory__peak_pool_mib=10**24)["peak_pool_mib"] == 10**24
+
+
+def test_of_texts_so_much_is_kept_as_can_be_for_all_cells(process):
+    found = process(detail="x" * 2001, flags=["y" * 2001] * 101)
+    assert found["detail"] == "x" * 1999 + "…"
+    assert found["flags"] == ["y" * 1999 + "…"] * 100
+    found = process(detail="x" * 2000, flags=["y"] * 100)
+    assert (found["detail"], len(found["flags"])) == ("x" * 2000, 100)
 
 
 def test_what_the_record_does_not_say(process):
@@ -140,6 +152,10 @@ def test_what_the_record_does_not_say(process):
         (
             {"request__prompt__workload": {"batch": "x\n"}},
             "request.prompt.workload: batch x: expected one such as",
+        ),
+        (
+            {"request__prompt__workload": {"batch": "x" * 99}},
+            f"request.prompt.workload: batch {'x' * 74}: expected one such as",
         ),
     ],
 )

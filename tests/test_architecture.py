@@ -176,3 +176,16 @@ def test_no_list_of_axes_or_columns_is_written_down_a_second_time():
                 found = {texts[k : k + n] for n in (5, 8) for k in range(len(texts) - n + 1)}
                 copies += [f"{file}:{node.lineno}"] * bool(found & known)
     assert not copies
+
+
+def test_tables_are_written_in_one_place():
+    """Whoever writes CSV beside csv_text forgets that a text may be a formula."""
+    for file in sources("workflow/*.py"):
+        if file == PACKAGE / "base/tables.py":
+            continue
+        found = {
+            node.attr if isinstance(node, ast.Attribute) else node.name
+            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            if isinstance(node, ast.Attribute | ast.alias)
+        }
+        assert not found & {"writer", "DictWriter", "to_csv"}, f"{file}: use csv_text"

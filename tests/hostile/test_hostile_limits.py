@@ -2,6 +2,7 @@
 each ends, in one line where it is refused. A reader that is quadratic does not end here.
 """
 
+import csv
 import json
 import logging
 import sys
@@ -9,10 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.analysis.unavailable import unavailable_rows
 from kvpeak.base import program, untrusted
+from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
+from kvpeak.base.tables import csv_text
 from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv
+from kvpeak.commands import fits, replay_recordings
 from kvpeak.display.durations import CELL, Durations
 from kvpeak.display.run import Run
 from kvpeak.display.screen import Stream
@@ -108,3 +113,14 @@ def test_what_no_check_foresaw_is_one_line_and_more_where_it_is_asked_for(
     monkeypatch.setenv("V", "1")
     with pytest.raises(error):
         program.ended("x", run)
+
+
+def test_no_writer_of_tables_writes_a_formula():
+    """test_architecture.py holds that there is one writer."""
+    planned = dict.fromkeys(AXES, "=1+1") | {"reason": "unavailable: =HYPERLINK(1)"}
+    (summary,) = csv.reader([unavailable_rows([planned])])
+    assert {*summary} == {"'=1+1", "0", "unavailable", "'=HYPERLINK(1)", ""}
+    for as_csv in (replay_recordings.as_csv, fits.as_csv):
+        text = as_csv([{"workload": "@x", "commit": "@x", "model": -1.5}])
+        assert text.count("@x,") == text.count("'@x,") > 0
+    assert csv_text(["a", "b"], [{"a": -1.5, "b": "-1"}]) == "a,b\n-1.5,'-1\n"

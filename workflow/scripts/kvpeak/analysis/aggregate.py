@@ -1,7 +1,5 @@
 """From the cells' folders to the tables: every run, every process, and one row per cell."""
 
-import csv
-import io
 from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean, median
@@ -11,7 +9,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
-from kvpeak.base.text import csv_safe
+from kvpeak.base.tables import csv_text, six_digits
 from kvpeak.base.untrusted import read_csv
 
 RANGED = ("footprint", "device")  # counters whose smallest and largest process are in the summary
@@ -71,10 +69,10 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
         for names, some in cells.items()
     ]
     texts = {
-        "runs.csv": csv_text(runs, RUNS),
-        "turns.csv": csv_text(turns, TURNS),
-        "processes.csv": csv_text(processes, PROCESSES),
-        "summary.csv": csv_text(summary, SUMMARY),
+        "runs.csv": csv_text(RUNS.names, runs, six_digits),
+        "turns.csv": csv_text(TURNS.names, turns, six_digits),
+        "processes.csv": csv_text(PROCESSES.names, processes, six_digits),
+        "summary.csv": csv_text(SUMMARY.names, summary, six_digits),
     }
     return texts, len(processes), problems
 
@@ -138,19 +136,8 @@ def spell_process(process: dict) -> dict:
 
 
 def csv_row(row: dict, table: Table) -> dict:
-    """The table's columns of a row, spelled; text that a spreadsheet would take for a formula is
-    marked.
-    """
-    return {name: spelled(row.get(name)) for name in table.names}
-
-
-def csv_text(rows: list[dict], table: Table) -> str:
-    """The rows as CSV text with a header."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, table.names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return text.getvalue()
+    """The table's columns of a row."""
+    return {name: row.get(name) for name in table.names}
 
 
 def values_of(processes: list[dict], name: str) -> list:
@@ -172,10 +159,3 @@ def _median(values: list[float]) -> float | None:
 
 def first(values: Iterable, default=None):
     return next(iter(values), default)
-
-
-def spelled(value):
-    """A figure with six digits, whole ones in full; nothing where there is none."""
-    if isinstance(value, float):
-        return f"{value:.6g}"
-    return csv_safe(value) if isinstance(value, str) else value

@@ -2,8 +2,6 @@
 spelled.
 """
 
-import csv
-import io
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -14,7 +12,7 @@ from kvpeak.analysis.results import read_results
 from kvpeak.analysis.verdicts import OF_CLAIMS, Verdict
 from kvpeak.base.columns import CHECKS
 from kvpeak.base.errors import UserError
-from kvpeak.base.text import csv_safe
+from kvpeak.base.tables import csv_text
 from kvpeak.base.untrusted import read_csv
 
 
@@ -31,13 +29,7 @@ def check(expected: Path, plan: Path, summary: Path, runs: Path) -> tuple[list[C
 
 def checks_csv(checks: list[Check]) -> str:
     """The checks as CSV text."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, CHECKS.names, lineterminator="\n")
-    writer.writeheader()
-    for check in checks:
-        row = asdict(check)
-        writer.writerow({k: csv_safe(v) if isinstance(v, str) else v for k, v in row.items()})
-    return text.getvalue()
+    return csv_text(CHECKS.names, map(asdict, checks))
 
 
 def read_checks(path: Path) -> list[Check]:

@@ -1,11 +1,9 @@
 """The planned cells that cannot run here because something cannot be had: rows of the summary."""
 
-import csv
-import io
-
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SUMMARY
 from kvpeak.base.made import UNAVAILABLE
+from kvpeak.base.tables import csv_text
 
 
 def unavailable_rows(plan: list[dict]) -> str:
@@ -17,9 +15,9 @@ def unavailable_rows(plan: list[dict]) -> str:
         for row in plan
         if (row.get("reason") or "").startswith(f"{UNAVAILABLE}: ")
     }
-    out = io.StringIO()
-    writer = csv.DictWriter(out, SUMMARY.names, lineterminator="\n")
-    for names, reason in cells.items():
-        said = {"rounds": 0, "runs": 0, "outcome": UNAVAILABLE, "detail": reason}
-        writer.writerow(dict(zip(AXES, names, strict=True)) | said)
-    return out.getvalue()
+    said = {"rounds": 0, "runs": 0, "outcome": UNAVAILABLE}
+    rows = (
+        dict(zip(AXES, names, strict=True)) | said | {"detail": reason}
+        for names, reason in cells.items()
+    )
+    return csv_text(SUMMARY.names, rows, header=False)

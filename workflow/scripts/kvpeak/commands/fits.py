@@ -6,8 +6,6 @@ docs/fits.md says how they are made, and when none is.
 """
 
 import argparse
-import csv
-import io
 from pathlib import Path
 
 from kvpeak.analysis.longest import MEMORIES_MIB, fits_rows, sentence
@@ -16,6 +14,7 @@ from kvpeak.base.columns import FITS
 from kvpeak.base.files import write_together
 from kvpeak.base.layout import PLAN, RESULTS, RUNS, SUMMARY
 from kvpeak.base.numbers import GIB, MIB, bytes_of
+from kvpeak.base.tables import csv_text, thousandths
 
 MOST_NAMES = 4  # series without a prediction, of each reason; --out lists all
 
@@ -51,12 +50,7 @@ def _memories(text: str) -> tuple[float, ...]:
 
 def as_csv(rows: list[dict]) -> str:
     """The table FITS; figures to three decimals."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, FITS.names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()})
-    return out.getvalue()
+    return csv_text(FITS.names, rows, thousandths)
 
 
 def as_text(rows: list[dict]) -> str:

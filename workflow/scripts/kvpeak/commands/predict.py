@@ -3,8 +3,6 @@
 The figures are predictions: nothing is computed, no weights are read (docs/replay.md).
 """
 
-import csv
-import io
 import itertools
 import json
 from argparse import ArgumentParser, Namespace
@@ -15,6 +13,7 @@ from pathlib import Path
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
 from kvpeak.base.numbers import MIB, bytes_of
+from kvpeak.base.tables import csv_text, thousandths
 from kvpeak.inputs.shapes import find_shapes
 from kvpeak.replay.longest import ERROR, longest
 from kvpeak.replay.prediction import predict, prefill_details
@@ -171,12 +170,7 @@ def figures_of(case: dict) -> dict:
 
 def as_csv(rows: list[dict]) -> str:
     """The sweep's table; figures to three decimals."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, (*INPUTS, *FIGURES), lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({key: round(v, 3) if isinstance(v, float) else v for key, v in row.items()})
-    return out.getvalue()
+    return csv_text((*INPUTS, *FIGURES), rows, thousandths)
 
 
 def summary(found: dict) -> str:

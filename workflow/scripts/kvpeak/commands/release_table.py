@@ -6,15 +6,15 @@ they ended.
 """
 
 import argparse
-import csv
-import io
 import json
 import re
 import urllib.request
+from dataclasses import asdict
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_text
+from kvpeak.base.tables import csv_text
 from kvpeak.base.untrusted import read_csv
 from kvpeak.environments.releases import TABLE, Release, numbers, releases
 from kvpeak.environments.resolve import Resolution, resolve
@@ -60,15 +60,13 @@ def renewed(index: str) -> str:
     """The table as CSV text. Raises UserError if the index does not say when files were
     published.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(Release.__annotations__)
+    rows = []
     for package, oldest in OLDEST.items():
         published = first_files(_page(index, package), package)
         for version in sorted(published, key=numbers):
             if numbers(version) >= oldest:
-                writer.writerow((package, version, published[version][:19] + "Z"))
-    return text.getvalue()
+                rows.append(asdict(Release(package, version, published[version][:19] + "Z")))
+    return csv_text(Release.__annotations__, rows)
 
 
 def first_files(page: dict, package: str) -> dict[str, str]:

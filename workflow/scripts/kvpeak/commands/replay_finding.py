@@ -4,12 +4,11 @@ Writes one CSV per table of the report's section, and one figure. Nothing here i
 figure that is not marked as published is a prediction.
 """
 
-import csv
-import io
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from kvpeak.base.files import write_together
+from kvpeak.base.tables import csv_text, thousandths
 from kvpeak.replay.finding import tables
 from kvpeak.replay.published import equal_layers, read_cells
 from kvpeak.report.replay_figures import predicted_by_length
@@ -44,9 +43,4 @@ def run(given: Namespace) -> None:
 
 def as_csv(rows: list[dict]) -> str:
     """CSV with the first row's keys as header; figures to three decimals, unknown ones empty."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, rows[0], lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({k: round(v, 3) if isinstance(v, float) else v for k, v in row.items()})
-    return out.getvalue()
+    return csv_text(rows[0], rows, thousandths)

@@ -3,13 +3,12 @@
 Prints a line of what came of it, and writes the table with --out.
 """
 
-import csv
-import io
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from kvpeak.base.columns import POOLS
 from kvpeak.base.files import write_text
+from kvpeak.base.tables import csv_text
 from kvpeak.pools.recordings import table
 
 
@@ -32,8 +31,4 @@ def run(given: Namespace) -> None:
 
 
 def as_csv(rows: list[dict]) -> str:
-    out = io.StringIO()
-    writer = csv.DictWriter(out, POOLS.names, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
+    return csv_text(POOLS.names, rows)

@@ -1,7 +1,5 @@
 """The plan of a matrix: every cell, and whether and why it does not run here."""
 
-import csv
-import io
 import shlex
 from collections import Counter
 from collections.abc import Iterator
@@ -10,6 +8,7 @@ from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.columns import PLAN
 from kvpeak.base.made import UNAVAILABLE
+from kvpeak.base.tables import csv_text
 from kvpeak.base.text import plain
 from kvpeak.environments.requirements import completed
 from kvpeak.experiment.matrix import Matrix
@@ -26,16 +25,16 @@ def plan_csv(matrix: Matrix) -> str:
 
     A cell whose model, prompt or engine was tried and cannot be had does not run here either.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(PLAN.names)
-    known: dict = {}
+    rows, known = [], {}
     for cell, reason in matrix.plan():
         if not reason and (why := not_made(matrix, cell, known)) and why.outcome == UNAVAILABLE:
             reason = f"{UNAVAILABLE}: {why.reason}"
         here = "no" if reason else "yes"
-        writer.writerow((*cell.axes, cell.round, here, reason, layout.CELLS / cell.path))
-    return text.getvalue()
+        path = str(layout.CELLS / cell.path)
+        rows.append(
+            dict(zip(PLAN.names, (*cell.axes, cell.round, here, reason, path), strict=True))
+        )
+    return csv_text(PLAN.names, rows)
 
 
 def plan_summary(matrix: Matrix) -> str:

@@ -1,11 +1,10 @@
 """What a replay says, in words and tables."""
 
-import csv
-import io
 from dataclasses import dataclass, field
 
 from kvpeak.base.numbers import percent
-from kvpeak.base.text import csv_safe, plain
+from kvpeak.base.tables import csv_text
+from kvpeak.base.text import plain
 from kvpeak.pools.holders import Holding
 from kvpeak.pools.replay import Outcome
 from kvpeak.pools.trace import Trace
@@ -160,13 +159,13 @@ def aligned(rows: list[tuple[str, ...]]) -> str:
 
 
 def settings_csv(answer: Answer) -> str:
-    return as_csv(list(COLUMNS), answer.rows())
+    return csv_text(COLUMNS, answer.rows())
 
 
 def holders_csv(answer: Answer) -> str:
     names = ["count", "requested", "held", "age_us", "age_events", "phase", "stack"]
     rows = [{name: getattr(each, name) for name in names} for each in answer.holders]
-    return as_csv(names, rows)
+    return csv_text(names, rows)
 
 
 def series_csv(answer: Answer, outcome: Outcome) -> str:
@@ -175,18 +174,4 @@ def series_csv(answer: Answer, outcome: Outcome) -> str:
         dict(zip(names, (part, *values), strict=True))
         for part, values in enumerate(zip(*outcome.series, strict=True))
     ]
-    return as_csv(names, rows)
-
-
-def as_csv(names: list[str], rows: list[dict]) -> str:
-    text = io.StringIO()
-    writer = csv.DictWriter(text, names, lineterminator="\n")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {
-                key: csv_safe(value) if isinstance(value, str) else value
-                for key, value in row.items()
-            }
-        )
-    return text.getvalue()
+    return csv_text(names, rows)

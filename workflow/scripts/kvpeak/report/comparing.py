@@ -1,15 +1,13 @@
 """Two folders of results, compared: as Markdown, and as CSV in the dialect of a spreadsheet."""
 
-import csv
-import io
 from dataclasses import dataclass
 
-from kvpeak.analysis.aggregate import spelled
 from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.lead import lead
 from kvpeak.analysis.pooled import effects
 from kvpeak.base.columns import COMPARISON, SPEEDS
 from kvpeak.base.fields import join_texts
+from kvpeak.base.tables import csv_text, six_digits
 from kvpeak.report import sections
 from kvpeak.report.deciders import spell_pooled
 from kvpeak.report.markdown import escape
@@ -72,20 +70,12 @@ def different_tokens(comparison: Comparison) -> int:
 def as_csv(comparison: Comparison, dialect: str = "kvpeak") -> str:
     """Every cell of either folder as a row."""
     spelling = DIALECTS[dialect]
-    out = io.StringIO()
-    writer = csv.DictWriter(
-        out, COMPARISON.names, delimiter=spelling.separator, lineterminator="\n"
-    )
-    writer.writeheader()
-    for pair in comparison.pairs:
-        row = row_of(pair)
-        writer.writerow({name: _spelled(value, spelling) for name, value in row.items()})
-    return spelling.mark + out.getvalue()
 
+    def figure(value: float) -> str:
+        return six_digits(value).replace(".", spelling.decimal)
 
-def _spelled(value, dialect: Dialect):
-    shown = spelled(value)
-    return shown.replace(".", dialect.decimal) if isinstance(value, float) else shown
+    rows = map(row_of, comparison.pairs)
+    return spelling.mark + csv_text(COMPARISON.names, rows, figure, spelling.separator)
 
 
 def row_of(pair: Pair) -> dict:

@@ -1,12 +1,11 @@
 """The files of a cell's result, made from what was seen of its process."""
 
-import csv
-import io
 import json
 from pathlib import Path
 
 from kvpeak.base.columns import RUNS
 from kvpeak.base.layout import RESULT_FILES
+from kvpeak.base.tables import csv_text
 from kvpeak.protocol.events import Conversation
 from kvpeak.runner import provenance
 from kvpeak.runner.attempt import Attempt, utc_now
@@ -145,9 +144,7 @@ def runs_csv(record: dict, runs: list[dict], order: int | None) -> str:
         "temperature_c": (before.get("gpu") or before).get("temperature_c"),
         "thermal_pressure": before.get("thermal_pressure"),
     }
-    out = io.StringIO()
-    writer = csv.DictWriter(out, RUNS.names, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    rows = []
     joules = (record["energy"] or {"runs": [dict.fromkeys(JOULES)] * len(runs)})["runs"]
     for run, energy in zip(runs, joules, strict=True):
         ttft = run["ttft_s"]
@@ -157,8 +154,8 @@ def runs_csv(record: dict, runs: list[dict], order: int | None) -> str:
             "decode_tok_s": decode_tok_s(run),
         }
         row = run | figures | energy | same
-        writer.writerow({column: _csv_value(row[column]) for column in RUNS.names})
-    return out.getvalue()
+        rows.append({column: _csv_value(row[column]) for column in RUNS.names})
+    return csv_text(RUNS.names, rows)
 
 
 def _csv_value(value):

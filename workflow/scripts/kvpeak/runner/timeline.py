@@ -1,9 +1,7 @@
 """The sampled memory of a process over time, in bounded space."""
 
-import csv
-import io
-
 from kvpeak.base.columns import MEMORY
+from kvpeak.base.tables import csv_text
 
 MOST_ROWS = 2000
 
@@ -47,13 +45,11 @@ class Timeline:
 
     def text(self) -> str:
         """The rows as CSV; an unknown size is empty."""
-        out = io.StringIO()
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(MEMORY.names)
+        rows = []
         for t_s, phase, *sizes in self._rows:
-            cells = ("" if size is None else f"{size:.2f}" for size in sizes)
-            writer.writerow((f"{t_s:.3f}", phase, *cells))
-        return out.getvalue()
+            cells = (None if size is None else f"{size:.2f}" for size in sizes)
+            rows.append(dict(zip(MEMORY.names, (f"{t_s:.3f}", phase, *cells), strict=True)))
+        return csv_text(MEMORY.names, rows)
 
     def _fold(self) -> None:
         rows: list[tuple] = []

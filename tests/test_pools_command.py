@@ -52,6 +52,15 @@ def test_a_trace_survives_its_own_file(tmp_path, capsys):
     assert saved.stat().st_size <= 4 * len(read)
 
 
+def test_a_trace_is_never_written_through_a_link(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "t.kvtrace").symlink_to(tmp_path / "victim")
+    snapshot = DATA / "plain-1.pickle.xz"
+    assert kvpeak_pools(snapshot, "--policy", "none", "--save", tmp_path / "t.kvtrace") == 0
+    assert (tmp_path / "victim").read_text() == "mine"
+    assert len(open_traces(tmp_path / "t.kvtrace")) == 1
+
+
 def test_plain_csv_is_a_trace(tmp_path):
     table = tmp_path / "t.csv"
     table.write_text("op,id,bytes\nalloc,a,1000\nalloc,b,3000\nfree,a,\nalloc,a,900\n")

@@ -1,6 +1,7 @@
 """Traces and pickles of chance: nothing crashes, nothing is executed, sums stay sums."""
 
 import contextlib
+import gzip
 import io
 import json
 import lzma
@@ -16,9 +17,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
 from kvpeak.pools import snapshot, snapshot_file, trace
 from kvpeak.pools.replay import Setting, policies, replay
+from kvpeak.pools.settings import recorded as settings_of
 from kvpeak.pools.sources import open_traces
 from kvpeak.pools.trace import BIRTHS, Op, Trace
 
@@ -365,3 +368,130 @@ def test_an_interrupt_ends_a_replay():
         check=True,
     )
     assert done.stdout == "interrupted 0\n"
+
+
+HIDDEN = "\x1b[2J\u202e\0\ud800"
+SHOWN = "\\x1b[2J\\u202e\\x00\\ud800"
+
+
+def saved(folder: Path, **columns) -> Path:
+    """A trace's file, as anybody can write one."""
+    made = attempts_before_a_request()
+    for key, value in columns.items():
+        setattr(made, key, value)
+    trace.write(made, folder / "t.kvtrace")
+    return folder / "t.kvtrace"
+
+
+def test_what_cannot_be_seen_in_a_trace_is_spelled(tmp_path):
+    texts = {"notes": [HIDDEN], "phases": [HIDDEN], "stacks": [f"a\n{HIDDEN}"], "source": HIDDEN}
+    (read,) = open_traces(saved(tmp_path, **texts))
+    assert (read.notes, read.phases, read.source) == ([SHOWN], [SHOWN], SHOWN)
+    assert read.stacks == [f"a\n{SHOWN}"]
+
+
+def test_what_cannot_be_seen_in_a_snapshot_or_a_table_is_spelled(tmp_path):
+    frame = {"filename": "a" * 10**6 + HIDDEN, "line": 1, "name": HIDDEN}
+    mark = {"stage": "START", "name": HIDDEN, "time_us": 0}
+    content = pickle.dumps(
+        {
+            "device_traces": [[EVENT | {"frames": [frame]}]],
+            "external_annotations": [mark],
+        }
+    )
+    (read,) = snapshot.open_snapshot(Path("s"), io.BytesIO(content))
+    assert read.stacks[1] == f"{'a' * 300}:1 {SHOWN}"
+    assert read.phases[1] == SHOWN
+    (tmp_path / "t.csv").write_text("op,id,bytes,phase\nalloc,a,1,\x1b[2J\n")
+    (read,) = open_traces(tmp_path / "t.csv")
+    assert read.phases == ["", "\\x1b[2J"]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "torch\0\x1b[2J",
+        "torch,expandable_segments:True\0<b>",
+        "torch\ud800",
+        "torch,cap:٣",
+        "torch,b",
+    ],
+)
+def test_a_setting_that_is_another_text_is_refused(tmp_path, setting):
+    with pytest.raises(UserError, match="expected a policy and what it is set to"):
+        settings_of(open_traces(saved(tmp_path, setting=setting))[0])
+
+
+def test_a_number_beyond_all_memory_is_refused(tmp_path):
+    with pytest.raises(UserError, match="expected numbers from 0 to"):
+        open_traces(saved(tmp_path, memory=10**400))
+
+
+def test_a_header_larger_than_any_is_refused(tmp_path):
+    path = tmp_path / "t.kvtrace"
+    path.write_bytes(trace.MAGIC + lzma.compress(b'{"name":[' + b"[]," * 2**22, preset=0))
+    with pytest.raises(UserError, match="a header of more than 4 MiB"):
+        trace.read(path)
+
+
+def test_a_long_header_leaves_no_place_for_more_events(tmp_path):
+    count = 2**22
+    head = {key: getattr(Trace(), key) for key in trace._HEAD}
+    head |= {"events": count, "lengths": [count] * 7, "notes": [os.urandom(2**17).hex()]}
+    path = tmp_path / "t.kvtrace"
+    path.write_bytes(trace.MAGIC + lzma.compress(json.dumps(head).encode() + b"\n" + bytes(2**20)))
+    with pytest.raises(UserError, match="columns of a sensible length"):
+        trace.read(path)
+
+
+SHARED = [EVENT] * 1000
+TOO_MANY = {
+    "one history for many devices": ({"device_traces": [SHARED] * 65}, "at most 64 devices"),
+    "one list of blocks in many segments": (
+        {
+            "device_traces": [SHARED],
+            "segments": [{"blocks": [{"size": 1}] * 10_000}] * 10_000,
+        },
+        "blocks: expected at most 33,554,432 entries",
+    ),
+    "segments that overlap": (
+        {
+            "device_traces": [[EVENT | {"action": "free_completed", "addr": 2**40}]],
+            "segments": [
+                {"address": at, "total_size": 4096, "stream": 0, "blocks": []}
+                for at in (0, 512, 1024)
+            ],
+        },
+        "segments that overlap",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TOO_MANY)
+def test_a_snapshot_that_says_one_thing_many_times_is_refused(what):
+    content, said = TOO_MANY[what]
+    with pytest.raises(UserError, match=said):
+        snapshot.open_snapshot(Path("s"), io.BytesIO(pickle.dumps(content)))
+
+
+@pytest.mark.parametrize("pack", [lzma.compress, gzip.compress])
+@pytest.mark.parametrize("start", [b"\x80\x04", b"op,id,bytes\n"])
+def test_a_file_that_unpacks_to_one_byte_again_and_again_is_refused(
+    tmp_path, monkeypatch, pack, start
+):
+    monkeypatch.setattr(untrusted, "UNPACKED", 2**20)  # else it takes long to make
+    path = tmp_path / "t"
+    path.write_bytes(pack(start + b"\n" * 2**23))
+    with pytest.raises(UserError, match="unpacks to more than 256 times its size"):
+        open_traces(path)
+
+
+def test_a_log_of_more_buffers_than_any_model_has_is_refused(tmp_path):
+    path = tmp_path / "log.csv"
+    for rows, said in (
+        ("0,10000,0\n" * 200, "1,000,000 buffers"),
+        (f"0,{'9' * 5000},\n", "10,000"),
+    ):
+        path.write_text("layer,new_512mib,held_512mib_at_softmax\n" + rows)
+        with pytest.raises(UserError, match=f"at most {said}"):
+            open_traces(path)

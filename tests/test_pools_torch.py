@@ -1,5 +1,6 @@
 """PyTorch's allocator, replayed from its snapshots: the figures that PyTorch itself counted."""
 
+import io
 import json
 import lzma
 import zipfile
@@ -95,6 +96,15 @@ def test_the_recordings_become_a_table(tmp_path, capsys):
     assert {row["replayed_end"] for row in rows} == {"ran", "out of memory"}
 
 
+def archive(members: int, content: bytes) -> bytes:
+    """A zip archive of so many alike files."""
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as opened:
+        for number in range(members):
+            opened.writestr(f"{number}.pickle.xz", content)
+    return made.getvalue()
+
+
 PEAKS_JSON = (RECORDINGS / "peaks.json").read_bytes()
 
 
@@ -106,6 +116,11 @@ PEAKS_JSON = (RECORDINGS / "peaks.json").read_bytes()
         ({"peaks_json": b"[{}]"}, "process 1: workload: expected a text"),
         ({"peaks_json": PEAKS_JSON}, "snapshots.zip: no such file"),
         ({"peaks_json": PEAKS_JSON, "snapshots_zip": b"PK"}, "snapshots.zip: a damaged archive"),
+        ({"peaks_json": PEAKS_JSON, "snapshots_zip": archive(101, b"")}, "at most 100 snapshots"),
+        (
+            {"peaks_json": PEAKS_JSON, "snapshots_zip": archive(1, bytes(2**26 + 1))},
+            "snapshots of at most 64 MiB each",
+        ),
     ],
 )
 def test_recordings_that_are_not_there_or_damaged_are_one_line(tmp_path, capsys, files, said):

@@ -37,8 +37,9 @@ def write_json(path: Path, data) -> None:
     write_text(path, json.dumps(data, indent=1, allow_nan=False) + "\n")
 
 
-def write_together(folder: Path, texts: dict[str, str]) -> None:
+def write_together(folder: Path, texts: dict[str, str | bytes]) -> None:
     """Write the files of `texts` (name → content) into `folder`; the last name is the marker.
+    Text is written as UTF-8.
 
     All are on the disk under temporary names before the first takes its own, and the old marker
     goes before the others change: whoever finds the marker finds files that belong together. Raises
@@ -107,11 +108,12 @@ def _check_link(link: Path, root: Path, inner: Path) -> None:
         )
 
 
-def _write_through(file: Path, text: str) -> None:
+def _write_through(file: Path, text: str | bytes) -> None:
+    content = text.encode() if isinstance(text, str) else text
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     try:
-        with os.fdopen(os.open(file, flags, 0o666), "w", encoding="utf-8", newline="") as opened:
-            opened.write(text)
+        with os.fdopen(os.open(file, flags, 0o666), "wb") as opened:
+            opened.write(content)
             opened.flush()
             os.fsync(opened.fileno())
     except OSError as error:

@@ -26,6 +26,9 @@ MOST_DOCUMENT = 4 * MIB  # of Markdown: parsing takes 100 times as much memory
 LONGEST_FIELD = MIB  # bytes of one CSV field
 MOST_COLUMNS = 200  # of a table; the widest of kvpeak's has fewer than half
 MOST_FIELDS = 12_000_000  # of a table: they take about 1 GiB
+# Of a compressed file: what every one may unpack to, and how much more for each of its bytes;
+# recordings of real programs unpack to 9 to 23 times their size.
+UNPACKED, MOST_A_BYTE = 64 * MIB, 256
 MOST_ROWS = 1_000_000  # of a table: twenty of each of 50,000 cells; more fill the memory
 # Of JSON: beyond it computing ends in errors. Configs hold numbers such as 10^30 for "no limit".
 LARGEST_NUMBER = 1e300
@@ -48,6 +51,33 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise UserError(f"{path}: expected a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+class Unpacked(io.RawIOBase):
+    """What a compressed file holds, read to its end only if that is in proportion to the file.
+
+    `packed` is the file's bytes; `name` is for the UserError that reading raises.
+    """
+
+    def __init__(self, file: BinaryIO, packed: int, name: object):
+        super().__init__()
+        self._file, self._name = file, name
+        self._left = UNPACKED + MOST_A_BYTE * packed
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def readinto(self, buffer) -> int:
+        """Read into a buffer; how many bytes."""
+        count = self._file.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise UserError(
+                f"{self._name}: unpacks to more than {MOST_A_BYTE} times its size; expected a "
+                "recording, not one byte again and again"
+            )
+        return count
 
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:

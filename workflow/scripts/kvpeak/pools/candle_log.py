@@ -16,14 +16,22 @@ from kvpeak.pools.trace import Op, Trace
 COLUMNS = ("layer", "new_512mib", "held_512mib_at_softmax")
 LARGE, SMALL = 512 * 2**20, 2**20  # bytes: of the scores, and of a key or value (4,096 tokens)
 MOST_HELD = 10_000
+MOST_LAYERS = 10_000
+MOST_BUFFERS = 1_000_000  # of all layers
 
 
 def read_log(reader: csv.DictReader, path: Path) -> Trace:
     """A trace from the log's rows. Raises UserError for a log that no such requests can give."""
-    rows = [_numbers(row, path, reader.line_num) for row in reader]
+    rows = []
+    for row in reader:
+        if len(rows) == MOST_LAYERS:
+            raise UserError(f"{path}: expected at most {MOST_LAYERS:,} layers")
+        rows.append(_numbers(row, path, reader.line_num))
     if not rows or rows[0][1] is None:
         raise UserError(f"{path}: expected a first layer with both of its numbers")
     scores, at_softmax = rows[0]
+    if len(rows) * scores > MOST_BUFFERS:
+        raise UserError(f"{path}: expected at most {MOST_BUFFERS:,} buffers in all layers")
     trace = Trace(name=path.name, source="candle", setting="candle")
     trace.phases = [f"layer {layer}" for layer in range(len(rows))]
     trace.notes.append(
@@ -49,6 +57,6 @@ def _numbers(row: dict, path: Path, line: int) -> tuple[int, int | None]:
     made, held = row[COLUMNS[1]] or "", row[COLUMNS[2]] or ""
     if not made.isdecimal() or not (held.isdecimal() or held == ""):
         raise UserError(f"{path}: line {line}: expected whole numbers; got {made!r} and {held!r}")
-    if max(int(made), int(held or 0)) > MOST_HELD:
+    if max(len(made), len(held)) > 9 or max(int(made), int(held or 0)) > MOST_HELD:
         raise UserError(f"{path}: line {line}: expected at most {MOST_HELD:,} buffers")
     return int(made), int(held) if held else None

@@ -8,16 +8,19 @@ predicted from its workload's one snapshot.
 import io
 import lzma
 import zipfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.untrusted import read_json
+from kvpeak.base.numbers import MIB
+from kvpeak.base.untrusted import Unpacked, read_json
 from kvpeak.pools import snapshot
 from kvpeak.pools.replay import Outcome, Setting, replay
 from kvpeak.pools.trace import Trace
 
 PEAKS_FILE, SNAPSHOTS_FILE = "peaks.json", "snapshots.zip"
+MOST_SNAPSHOTS, MOST_SNAPSHOT = 100, 64 * MIB  # how many in an archive, and bytes of each
 _NEEDED = {
     "workload": str,
     "snapshot": str,
@@ -29,6 +32,10 @@ _NEEDED = {
     "active_peak": int,
     "num_alloc_retries": int,
 }
+
+
+# What zipfile and lzma raise for a damaged archive, or one that is locked or packed otherwise.
+_DAMAGED = (zipfile.BadZipFile, lzma.LZMAError, zlib.error, EOFError, RuntimeError)
 
 
 def compared(folder: Path) -> Iterator[tuple[dict, Outcome]]:
@@ -92,11 +99,22 @@ def _traces(file: Path) -> dict[str, Trace]:
     found = {}
     try:
         with zipfile.ZipFile(file) as archive:
-            for name in archive.namelist():
-                with lzma.open(io.BytesIO(archive.read(name))) as opened:
-                    found[name.split(".")[0]] = snapshot.open_snapshot(file / name, opened)[0]
+            members, packed = archive.infolist(), file.stat().st_size
+            if len(members) > MOST_SNAPSHOTS or any(m.file_size > MOST_SNAPSHOT for m in members):
+                raise UserError(
+                    f"{file}: expected at most {MOST_SNAPSHOTS} snapshots of at most "
+                    f"{MOST_SNAPSHOT // MIB} MiB each"
+                )
+            for member in members:
+                where = file / member.filename
+                with lzma.open(io.BytesIO(archive.read(member))) as opened:
+                    content = io.BufferedReader(
+                        Unpacked(opened, min(member.compress_size, packed), where), MIB
+                    )
+                    traces = snapshot.open_snapshot(where, content)
+                found[member.filename.split(".")[0]] = traces[0]
     except FileNotFoundError:
         raise UserError(f"{file}: no such file; tests/device/torch_pools.py writes it") from None
-    except (zipfile.BadZipFile, lzma.LZMAError, EOFError) as error:
+    except _DAMAGED as error:
         raise UserError(f"{file}: a damaged archive ({error})") from None
     return found

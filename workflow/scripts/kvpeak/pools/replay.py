@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 from array import array
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -13,14 +14,26 @@ from kvpeak.pools.trace import Trace
 
 NO_LIMIT = 2**64 - 1
 _ROOM = 4096  # for an error's text
+# A value may hold commas, in a list; so all after the first colon is one class of characters.
+_SETTING = re.compile(r"[a-z0-9_-]+(,[a-z0-9_]+:[A-Za-z0-9_.:,>\[\]]+)?")
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A policy and its parameters, written `torch,max_split_size_mb:32`."""
+    """A policy and its parameters, written `torch,max_split_size_mb:32`.
+
+    Raises UserError for any other form; traces of others bring one.
+    """
 
     policy: str
     parameters: str = ""
+
+    def __post_init__(self):
+        if not _SETTING.fullmatch(str(self)):
+            raise UserError(
+                f"{str(self)[:200]}: expected a policy and what it is set to, as "
+                "torch,max_split_size_mb:64; docs/pools.md lists them"
+            )
 
     @classmethod
     def parse(cls, text: str) -> "Setting":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.pools.snapshot_file import load
-from kvpeak.pools.trace import Op, Trace
+from kvpeak.pools.trace import LONGEST_NAME, Op, Trace, show
 
 SMALL_SEGMENT = 2 * 2**20  # bytes
 LARGEST_SLACK = 2**20  # what PyTorch leaves unsplit behind a large block
@@ -37,6 +37,7 @@ def traces(snapshot: dict, name: str) -> list[Trace]:
         )
     for trace in found:
         trace.name = name if len(found) == 1 else f"{name} (device {trace.name})"
+        show(trace)
     return found
 
 
@@ -176,7 +177,7 @@ class _Importer:
                 opened.pop()
             times.append(mark["time_us"])
             phases.append(names.setdefault(opened[-1][0], len(names)))
-        self.trace.phases = list(names)
+        self.trace.phases = [name[:LONGEST_NAME] for name in names]
         return (lambda time: phases[bisect_right(times, time)]) if times else (lambda time: 0)
 
     # Memory -------------------------------------------------------------------------------------
@@ -279,7 +280,11 @@ class _Importer:
     def _lay_out(self, events, before: dict, held: dict[int, int]) -> set[int]:
         placed: set[int] = set()
         addresses = sorted(before)
+        end = 0
         for address, (size, stream) in sorted(self._segments_at_the_start(events).items()):
+            if address < end:
+                raise ValueError("segments that overlap")
+            end = address + size
             inside = addresses[
                 bisect_right(addresses, address - 1) : bisect_right(addresses, address + size - 1)
             ]
@@ -313,7 +318,7 @@ def _spelled(frame: dict) -> str:
     filename, line, name = frame["filename"], frame["line"], frame["name"]
     if (type(filename), type(line), type(name)) != (str, int, str):
         raise TypeError("frames: expected file name, line and function")
-    return f"{filename}:{line} {name}"
+    return f"{filename[:LONGEST_NAME]}:{line} {name[:LONGEST_NAME]}".replace("\n", " ")
 
 
 def _growth(event: dict) -> int:

@@ -12,8 +12,10 @@ import pickle
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import GIB, MIB
 from kvpeak.pools import library
+from kvpeak.pools.trace import MOST_EVENTS
 
 MOST_BYTES = 8 * GIB
+MOST_DEVICES = 64
 _NUMBERS = (
     "addr",
     "address",
@@ -85,13 +87,24 @@ def _checked(snapshot, name: str) -> dict:
     segments, annotations = (
         snapshot.setdefault(key, []) or [] for key in ("segments", "external_annotations")
     )
-    for events in snapshot["device_traces"]:
-        _check_entries(events, f"{name}: device_traces")
-    _check_entries(annotations, f"{name}: external_annotations")
-    _check_entries(segments, f"{name}: segments")
-    for segment in segments:
-        _check_entries(segment.get("blocks"), f"{name}: blocks")
+    devices = snapshot["device_traces"]
+    if len(devices) > MOST_DEVICES:
+        raise UserError(f"{name}: device_traces: expected at most {MOST_DEVICES} devices")
+    _check_lists(devices, f"{name}: device_traces")
+    _check_lists([annotations], f"{name}: external_annotations")
+    _check_lists([segments], f"{name}: segments")
+    _check_lists([segment.get("blocks") for segment in segments], f"{name}: blocks")
     return snapshot | {"segments": segments}
+
+
+def _check_lists(lists: list, where: str) -> None:
+    """Raise UserError unless each is such a list as _check_entries wants, and all have at most
+    MOST_EVENTS entries. One list may stand in many places: it is looked at once, counted in each.
+    """
+    for entries in {id(each): each for each in lists}.values():
+        _check_entries(entries, where)
+    if sum(map(len, lists)) > MOST_EVENTS:
+        raise UserError(f"{where}: expected at most {MOST_EVENTS:,} entries")
 
 
 def _check_entries(entries, where: str) -> None:

@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.untrusted import open_regular
+from kvpeak.base.numbers import MIB
+from kvpeak.base.untrusted import Unpacked, open_regular
 from kvpeak.pools import candle_log, snapshot, trace
 from kvpeak.pools.trace import Op, Trace
 
@@ -31,10 +32,9 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
         if start.startswith(trace.MAGIC[:8]):
             return [trace.read(path)]
         opened = lzma.open if start.startswith(_XZ) else gzip.open if start[:2] == _GZIP else open
-        with opened(path, "rb") as file:
-            inside = file.read(2)
-            file.seek(0)
-            if inside[:1] == _PICKLE:
+        with opened(path, "rb") as packed:
+            file = io.BufferedReader(Unpacked(packed, path.stat().st_size, path), MIB)
+            if file.peek(1)[:1] == _PICKLE:
                 return snapshot.open_snapshot(path, file, progress)
             return [read_csv(io.TextIOWrapper(file, "utf-8-sig", newline=""), path)]
     except (lzma.LZMAError, EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -70,7 +70,10 @@ def read_csv(file, path: Path) -> Trace:
         )
     made = _FromRows(path)
     for row in reader:
+        if len(made.trace) == trace.MOST_EVENTS:
+            raise UserError(f"{path}: more than {trace.MOST_EVENTS:,} events")
         made.add(reader.line_num, row)
+    trace.show(made.trace)
     return made.trace
 
 

@@ -17,12 +17,15 @@ from operator import sub
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import write_together
+from kvpeak.base.numbers import MIB
+from kvpeak.base.text import seen
 from kvpeak.base.untrusted import open_regular
 
 MAGIC = b"kvpeak trace 1\n"
 SUFFIX = ".kvtrace"
-_LONGEST_HEADER = 2**26  # bytes; names, stacks and notes of a real trace need far less
-_MOST_EVENTS = 2**28
+MOST_EVENTS = 2**25  # of a trace, whoever wrote it
+LONGEST_NAME = 300  # characters of a file, function or phase that another program named
 _MOST_A_BYTE = 64  # events that a byte of a file may hold; recorded ones hold 0.3 to 2
 
 
@@ -103,15 +106,13 @@ _HEAD = ("name", "source", "setting", "notes", "streams", "phases", "stacks", "m
 
 
 def write(trace: Trace, path: Path) -> None:
-    """Write a trace; about 1 to 4 bytes an event."""
+    """Write a trace; about 1 to 4 bytes an event. Raises what write_together does."""
     columns = _encode(trace)
     head = {key: getattr(trace, key) for key in _HEAD}
     head |= {"events": len(trace), "lengths": [len(column) for column in columns]}
     text = json.dumps(head).encode() + b"\n"
     body = b"".join(_planes(column) for column in columns)
-    with path.open("wb") as file:
-        file.write(MAGIC)
-        file.write(lzma.compress(text + body, preset=2))
+    write_together(path.parent, {path.name: MAGIC + lzma.compress(text + body, preset=2)})
 
 
 def read(path: Path) -> Trace:
@@ -120,14 +121,16 @@ def read(path: Path) -> Trace:
         if file.readline(len(MAGIC)) != MAGIC:
             raise UserError(f"{path}: not a kvpeak trace of version 1; expected {MAGIC!r} first")
         try:
+            file_bytes = os.fstat(file.fileno()).st_size
             with lzma.open(file) as body:
-                head = json.loads(body.readline(_LONGEST_HEADER))
+                head = json.loads(_header(body, 4 * MIB + 16 * file_bytes))
                 trace = Trace(**{key: head[key] for key in _HEAD})
-                _check_head(trace, head, os.fstat(file.fileno()).st_size)
+                _check_head(trace, head, file_bytes - file.tell())
                 columns = [_unplaned(body, length) for length in head["lengths"]]
                 if body.read(1):
                     raise ValueError("more data than columns")
             _decode(trace, head["events"], columns)
+            show(trace)
         except RecursionError:
             raise UserError(f"{path}: a header that is nested too deeply") from None
         except (lzma.LZMAError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
@@ -137,7 +140,23 @@ def read(path: Path) -> Trace:
     return trace
 
 
-def _check_head(trace: Trace, head: dict, file_bytes: int) -> None:
+def show(trace: Trace) -> None:
+    """Let every character of its texts be seen, whoever wrote them; a stack stays lines."""
+    trace.name, trace.source, trace.setting = map(seen, (trace.name, trace.source, trace.setting))
+    trace.notes, trace.streams, trace.phases = map(seen, (trace.notes, trace.streams, trace.phases))
+    trace.stacks = ["\n".join(map(seen, stack.split("\n"))) for stack in trace.stacks]
+
+
+def _header(body, most: int) -> bytes:
+    """The first line. Raises ValueError if it has more than `most` bytes."""
+    line = body.readline(most + 1)
+    if len(line) > most:
+        raise ValueError(f"a header of more than {most // MIB} MiB")
+    return line
+
+
+def _check_head(trace: Trace, head: dict, left: int) -> None:
+    """Raise ValueError for another type or range; `left` bytes of the file are for the columns."""
     for key in ("notes", "streams", "phases", "stacks"):
         names = getattr(trace, key)
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -146,9 +165,9 @@ def _check_head(trace: Trace, head: dict, file_bytes: int) -> None:
         if not isinstance(getattr(trace, key), str):
             raise ValueError(f"{key}: expected a text")
     for number in (trace.memory, trace.below, head["events"], *head["lengths"]):
-        if type(number) is not int or number < 0:
-            raise ValueError("expected numbers that are not negative")
-    most = min(_MOST_EVENTS, 2**20 + _MOST_A_BYTE * file_bytes)
+        if type(number) is not int or not 0 <= number < 2**63:
+            raise ValueError("expected numbers from 0 to 2^63")
+    most = min(MOST_EVENTS, 2**20 + _MOST_A_BYTE * left)
     if len(head["lengths"]) != 7 or max(head["events"], *head["lengths"]) > most:
         raise ValueError("expected seven columns of a sensible length")
 

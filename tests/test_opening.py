@@ -112,7 +112,7 @@ def test_where_the_other_side_takes_more_nothing_lowers_it(small):
             "With all else equal 1 other cap was tried; it does not take clearly less (no cap: "
             "2.27 times)."
         )
-        assert answers["At what price?"].startswith("Nothing that was tried lowers the peak. The")
+        assert answers["At what price?"].startswith("Nothing that was tried lowers this peak. The")
 
 
 def test_a_peak_that_was_reached_in_loading_is_named_so_and_has_the_parts_of_the_runs(small):

@@ -345,6 +345,8 @@ def test_an_interrupt_ends_a_replay():
     """A replay that takes seconds is told to end: what the other threads do is not waited for."""
     program = (
         "import os, signal, threading\n"
+        # a job in the background has none
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from kvpeak.pools.replay import Setting, replay_all\n"
         "from kvpeak.pools.trace import Op, Trace\n"
         "made = Trace(streams=['0'])\n"
@@ -366,6 +368,7 @@ def test_an_interrupt_ends_a_replay():
         capture_output=True,
         text=True,
         check=True,
+        timeout=120,
     )
     assert done.stdout == "interrupted 0\n"
 

@@ -64,7 +64,9 @@ def differences(before: dict, after: dict, rules: bool = True) -> str:
     kinds = (_loop, _chunk, _attention, _env, *([_rule] if rules else []))
     told = [tuple(map(of, (before, after))) for of in kinds]
     found = [f"{one} → {other}" for one, other in told if one and other and one != other]
-    imports = [row.get("loop_mib") for row in (before, after)]
+    # what is imported lies in the process, not on a GPU
+    on_gpu = any(row.get("peak_device_mib") is not None for row in (before, after))
+    imports = [None if on_gpu else row.get("loop_mib") for row in (before, after)]
     if None not in imports and abs(less := imports[1] - imports[0]) >= MIN_IMPORT_MIB:
         way = "more" if less > 0 else "less"
         found.append(f"of the process {abs(less):,.0f} MiB {way} are what importing the loop takes")

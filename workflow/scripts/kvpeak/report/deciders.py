@@ -1,9 +1,10 @@
 """What decides the peak, a line each: the comparisons, the axes' shares, small effects, growth."""
 
+import math
 from pathlib import Path
 
-from kvpeak.analysis.comparisons import Comparison
-from kvpeak.analysis.lead import lead, loading, spell_name
+from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.lead import loading, spell_name
 from kvpeak.analysis.plateaus import growth_of, spell_growth
 from kvpeak.analysis.pooled import PEAK, Effect, SmallEffect, small_effects
 from kvpeak.analysis.results import Results, repeats, spell_outputs
@@ -30,7 +31,7 @@ def heading(comparison: Comparison) -> str:
 def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
     """The pooled effect first, then the largest pair, then what is established of the speeds."""
     parts = [_peak(effect) for effect in effects if effect.quantity == PEAK]
-    if pair := lead(comparison).pair:
+    if pair := _most(comparison):
         told = comparison.several | {"model"}
         names = ", ".join(spell_name(*named) for named in pair.names.items() if named[0] in told)
         most = f"most: {pair.before['peak_mib']:,.0f} → {pair.after['peak_mib']:,.0f} MiB"
@@ -46,6 +47,13 @@ def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
     text = escape("; ".join(parts) or "no pair of cells was measured to the end")
     title = heading(comparison)
     return Markdown(f"{link(title, f'details.md#{title}')}: {text}.")
+
+
+def _most(comparison: Comparison) -> Pair | None:
+    """The pair whose peak changes by the largest factor above the noise; live ones come first."""
+    found = [pair for pair in comparison.pairs if pair.above_noise and pair.peak_ratio]
+    live = [pair for pair in found if pair.before["method"] == pair.after["method"] == "live"]
+    return max(live or found, key=lambda pair: abs(math.log(pair.peak_ratio)), default=None)
 
 
 def _peak(effect: Effect) -> str:

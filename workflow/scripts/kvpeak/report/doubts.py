@@ -191,8 +191,10 @@ def not_measured(found: dict) -> str:
         f"any {axis} but {found['single'][axis]}" for axis in NARROW if axis in found["single"]
     ]
     missing = [each for each in found["not_here"] if not each["reason"].startswith(NEVER)]
+    never = sum(each["cells"] for each in found["not_here"] if each not in missing)
+    planned = number(found["planned"] - never)
     cells = [
-        f"{number(entry['cells'])} of {number(found['planned'])} planned cells ({entry['reason']})"
+        f"{number(entry['cells'])} of {planned} planned cells ({entry['reason']})"
         for entry in missing[:MOST_REASONS]
     ]
     first, *others = [*(["other machines"] if len(found["machines"]) == 1 else []), *names, *cells]

@@ -68,7 +68,9 @@ def opening(
             if most
             else f"Nothing that was compared: {found.sentence}",
             "What would lower it?": lowering(cell, around, lower),
-            "At what price?": _price(results, priced, compared, effects, bool(lower)),
+            "At what price?": _price(results, priced, compared, effects, bool(lower))
+            if around or not priced
+            else NOT_KNOWN,
             "How sure is this?": " ".join([*_sureness(most), *facts]) or NOT_KNOWN,
         },
     }
@@ -98,7 +100,7 @@ def _price(
     whose = f"Of {after} instead of {before}: "
     if not lowers:
         whose = (
-            "Nothing that was tried lowers the peak. The largest change, "
+            "Nothing that was tried lowers this peak. The largest change, "
             f"{after} instead of {before}: "
         )
     if comparison in compared:
@@ -217,7 +219,7 @@ def _whole(row: dict) -> str:
     whole = f"{sum(row['parts']):,.0f}"
     if reached_in_loading(row):
         return f"Of the {whole} MiB while running"
-    if whole == f"{row['peak_mib']:,.0f}":
+    if row["rounds"] == 1 and whole == f"{row['peak_mib']:,.0f}":
         return "Of it"
     return f"Of the {whole} MiB of one process, the one with the median peak,"
 

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,8 @@ from disks import Disks
 from kvpeak.live.blas import load_blas
 
 load_blas()  # before any test imports MLX
+# A shell's job in the background is started without it, and so would be what the tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
 TINY_MATRIX = {

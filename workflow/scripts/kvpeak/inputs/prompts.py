@@ -29,9 +29,7 @@ def corpus_tokens(corpus: Path, tokenizer: Path | None, vocabulary: int) -> list
         return loaded.encode(text, add_special_tokens=False).ids
     except (KeyboardInterrupt, SystemExit):
         raise
-    except (
-        BaseException
-    ) as error:  # the library raises nothing narrower; its panics are no Exception
+    except BaseException as error:  # the library raises nothing narrower; a panic is no Exception
         raise UserError(f"{tokenizer}: {error}; make the model again") from None
 
 

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from kvpeak.analysis.processes import PHASES, UNREADABLE, WORK, read_process
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
+from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.tables import csv_text, six_digits
@@ -55,18 +55,13 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
             problems.append(f"{error}; delete {row['path']} to measure the cell again")
             found = _unreadable(str(error)), []
         if found:
-            runs += [csv_row(run, RUNS) for run in found[1]]
+            runs += found[1]
             process = names | {"round": row["round"]} | found[0]
-            turns += [
-                csv_row(each | names | {"round": row["round"]}, TURNS) for each in found[0]["turns"]
-            ]
+            turns += [each | names | {"round": row["round"]} for each in found[0]["turns"]]
             cells.setdefault(tuple(names.values()), []).append(process)
-    processes = [
-        csv_row(spell_process(each), PROCESSES) for some in cells.values() for each in some
-    ]
+    processes = [spell_process(each) for some in cells.values() for each in some]
     summary = [
-        csv_row(dict(zip(AXES, names, strict=True)) | summarise(some), SUMMARY)
-        for names, some in cells.items()
+        dict(zip(AXES, names, strict=True)) | summarise(some) for names, some in cells.items()
     ]
     texts = {
         "runs.csv": csv_text(RUNS.names, runs, six_digits),
@@ -133,11 +128,6 @@ def spell_process(process: dict) -> dict:
         "tokens_sha256": first(hashes) if len(hashes) < 2 else "differs",
         "flags": join_texts(process["flags"]),
     }
-
-
-def csv_row(row: dict, table: Table) -> dict:
-    """The table's columns of a row."""
-    return {name: row.get(name) for name in table.names}
 
 
 def values_of(processes: list[dict], name: str) -> list:

@@ -463,11 +463,15 @@ def test_an_engine_that_the_kernel_kills_for_memory_is_oom(cell):
 
 
 class BusyNvml(Nvml):
-    """A card on which every child of this process takes 250 MiB, and a stranger 7. Makes the file
-    `sampled` when it was looked at while the engine ran."""
+    """A card on which every child that this process starts from now on takes 250 MiB, and a
+    stranger 7. Makes the file `sampled` when it was looked at while the engine ran."""
+
+    def __init__(self):
+        super().__init__()
+        self.earlier = set(psutil.Process().children())
 
     def nvmlDeviceGetComputeRunningProcesses(self, handle):
-        children = psutil.Process().children()
+        children = [child for child in psutil.Process().children() if child not in self.earlier]
         if len(children) == 2:  # the engine, and what watches over it
             Path("sampled").touch()
         return [process(child.pid, 250) for child in children] + [process(99, 7)]

@@ -300,7 +300,7 @@ def test_both_bounds_of_a_difference(judge, bounds, verdict, said):
 def test_same_tokens(judge, small):
     entry = {"kind": "same-tokens", "of": {"prompt": "alice-512", "model": "tiny"}}
     entry |= {"across": ["kv_cache", "cap"]}
-    assert judge(entry)[""] == ("holds", "4 cells, one hash: abababababab")
+    assert judge(entry)[""] == ("holds", "4 cells, one hash of 128 tokens: abababababab")
     cell = ("mlx-0.32.4", "tiny", "alice-512", "prealloc", "none", "default")
 
     def judged(entry, **changes):
@@ -620,7 +620,11 @@ def test_a_spread_of_up_to_five_cells_shows_each_and_of_more_the_ends(load, coun
 def test_two_cells_are_enough_to_compare_tokens(judge):
     entry = {"kind": "same-tokens", "of": {"prompt": "alice-512", "model": "tiny"}}
     found = judge(entry | {"across": "kv_cache"})
-    assert found["none"] == found["32MiB"] == ("holds", "2 cells, one hash: abababababab")
+    assert (
+        found["none"]
+        == found["32MiB"]
+        == ("holds", "2 cells, one hash of 128 tokens: abababababab")
+    )
 
 
 @pytest.mark.parametrize(

@@ -140,6 +140,14 @@ def test_where_bytes_are_adds_up_to_the_peak(cap):
     # live + cached 900 of which live 300, the process 1,000
     assert cap.pairs[0].before["parts"] == [20, 280, 600, 100]
     assert "cat, no cap: 600 of 1,000 MiB" in figure.alt
+    assert "loading" not in figure.caption
+
+
+def test_a_bar_of_the_runs_says_what_loading_took(cap):
+    loaded = {"sampled_load_mib": 1200.0, "sampled_run_mib": 1000.0, "peak_mib": 1200.0}
+    pairs = [replace(pair, before=pair.before | loaded) for pair in cap.pairs[:1]]
+    figure = figures.where_bytes_are(replace(cap, pairs=pairs), pairs[0])
+    assert ", while running: loading took 1,200 MiB. Live and kept" in figure.caption
 
 
 def test_the_replays_captures_are_stacked_by_tensor():

@@ -312,14 +312,19 @@ def test_the_table_has_a_row_for_this_machine_and_for_each_memory(tmp_path):
     assert rows[5]["all_positions"] == "yes"
     assert rows[5]["longest_tokens"] == 8000 - 128
     assert sentence(rows) == (
-        "Predicted: 4,764 tokens (4,764 to 4,764) fit into this machine's 23 GiB in every cell."
+        "Predicted for a memory of 23 GiB, as here: 4,764 tokens (4,764 to 4,764) fit."
     )
 
 
 def test_where_every_position_fits_the_sentence_says_so(tmp_path):
     rows = fits_rows(results_of(tmp_path, lambda n: 1e-3 * n), tmp_path)
     assert sentence(rows) == (
-        "Predicted: this machine's 23 GiB hold as long a prompt as each model takes."
+        "Predicted for a memory of 23 GiB, as here: every prompt fits that the model has positions "
+        "for (up to 7,872 tokens)."
+    )
+    without_a_law = dict(rows[0], kv_cache="rotating-64", machine=None, reason="two lengths")
+    assert sentence([*rows, without_a_law]).endswith(
+        "tokens). This is of 1 series of lengths; the data of the other 1 support no prediction."
     )
 
 

@@ -13,7 +13,8 @@ from kvpeak.analysis.pooled import effects
 from kvpeak.analysis.results import read_results
 from kvpeak.analysis.setting import differences
 from kvpeak.analysis.verdicts import Verdict
-from kvpeak.report.opening import names_line, opening, spell_single_speeds
+from kvpeak.report.names import names_line
+from kvpeak.report.opening import opening, spell_single_speeds
 from kvpeak.report.where import where_table
 
 SMALL = Path(__file__).parent / "data/small"
@@ -54,6 +55,33 @@ def test_every_question_of_a_reader_has_an_answer(small):
     assert answers["How sure is this?"].startswith(
         "The two peaks of the largest change are medians of 4 and 1 processes a side"
     )
+
+
+def test_a_change_of_another_setting_that_is_as_large_is_named(small):
+    """The largest takes 570 MiB off: from 1,000 to 430; the limit may take 560 off, not 530."""
+
+    def most(peak):
+        summary = {
+            cell: row | ({"peak_mib": peak, "peak_max_mib": peak, "peak_min_mib": peak})
+            if row["cap"] == "32MiB" and row["kv_cache"] == "cat"
+            else row
+            for cell, row in small.summary.items()
+        }
+        return answered(replace(small, summary=summary), ("cap", "none", "32MiB"))[
+            "What changes it most?"
+        ]
+
+    assert most(440.0).endswith(" As large within 5 %: cap, no cap → cap 32MiB (1,000 → 440).")
+    assert "As large" not in most(470.0)
+
+
+def test_memory_of_a_gpu_is_called_so(small):
+    results = stock_before(small, accelerator="cuda", peak_source="counted")
+    compared = [compare(results, "cap", "none", "32MiB")]
+    found = opening(results, compared, leading(compared), effects(compared))
+    assert found["title"].startswith("tiny takes 1,000 MiB of GPU memory on 513 tokens")
+    assert "peaks at 1,000 MiB of GPU memory" in found["answers"]["What takes the memory?"]
+    assert " MiB of GPU memory (" in found["answers"]["What changes it most?"]
 
 
 def test_where_nothing_was_measured_every_question_is_answered_all_the_same(small):
@@ -210,6 +238,15 @@ def test_a_finding_says_what_its_names_are(small):
     assert "`stock`: mlx-lm's loop; `naive`: this project's loop, naive attention; " in text
     assert "`quiet`: mlx-lm's loop, A=0. `cat`: keys" in text
     assert names_line(rows[:1]) == ""
+    ratios = [rows[0] | {"cap": cap, "pool_rule": f"candle,cap:{cap}"} for cap in ("2x", "4x")]
+    other = rows[1] | {"pool_rule": "torch,max_split_size_mb:32"}
+    text = names_line([*ratios, other])
+    assert "mlx-lm's loop, the pool's rule candle; " in text
+    assert "naive attention, the pool's rule torch,max\\_split\\_size\\_mb:32" in text
+    assert text.endswith(
+        "`2x`, `4x`: a free buffer is reused if it is at most so many times as large as the "
+        "request."
+    )
 
 
 @pytest.mark.parametrize(

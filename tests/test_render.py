@@ -20,6 +20,7 @@ from kvpeak.base.fields import join_texts
 from kvpeak.base.program import main
 from kvpeak.commands import check, plot, render
 from kvpeak.report import sources
+from kvpeak.report.context import facts_of
 from kvpeak.report.markdown import anchor
 
 ROOT = Path(__file__).parents[1]
@@ -331,6 +332,28 @@ def test_a_replayed_model_of_any_kind_has_its_shapes_as_the_source():
     for kind in ("random", "package", "hub"):
         entry = {"kind": kind, "weights": "none", "config": "tiny.json"}
         assert sources.model_source(entry) == "the shapes of tiny.json"
+
+
+def test_what_was_computed_in_is_of_engines_that_compute_and_what_was_widened_of_mlx():
+    real = {"name": "a", "weights": "real", "kind": "package", "package": "p", "version": "1"}
+    real |= {"file": "p/a.gguf"}
+    shapes = {"name": "b", "weights": "none", "config": "b.json"}
+    records = [
+        {
+            "request": {"engine": engine, "model": model, "protocol": {"generate": 8}},
+            "engine": {"dtype": dtype},
+            "inputs": {"model_sha256": "0"},
+        }
+        for engine, model, dtype in (
+            ("mistralrs", real, "float32"),
+            ("candle-replay", shapes, "bfloat16"),
+        )
+    ]
+    assert facts_of(records) == ("Computed in float32.",)
+    of_mlx = records[0] | {"request": records[0]["request"] | {"engine": "mlx"}}
+    assert facts_of([*records, of_mlx])[-1] == (
+        "a: for MLX the weights of a.gguf were expanded to float32."
+    )
 
 
 def test_thousands_of_cells_are_folded(rendered):

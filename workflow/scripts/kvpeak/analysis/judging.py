@@ -1,6 +1,4 @@
-"""The claims, judged from the result tables. claims.py reads them and says which cells each is
-about.
-"""
+"""The claims, judged from the result tables; claims.py says which cells each is about."""
 
 import math
 from collections import Counter
@@ -10,7 +8,7 @@ from fnmatch import fnmatchcase
 
 from kvpeak.analysis import growth, statistics, workloads
 from kvpeak.analysis.claims import Claim, Group, listed, replaced
-from kvpeak.analysis.results import CellName, Results, repeats, spell_outputs
+from kvpeak.analysis.results import CellName, Results, repeats, spell_generated, spell_outputs
 from kvpeak.analysis.verdicts import OF_CLAIMS, Verdict
 from kvpeak.base.columns import SPEEDS
 from kvpeak.base.fields import join_texts, split_texts
@@ -225,7 +223,8 @@ def _judge_same_tokens(claim, group, cells, results, placed):
     for cell in cells:
         found.setdefault(results.summary[cell]["tokens_sha256"], []).append(_name(group, cell))
     if len(found) == 1:
-        return Verdict.HOLDS, f"{len(cells)} cells, one hash: {next(iter(found))[:12]}"
+        tokens = spell_generated(results.summary[cell] for cell in cells)
+        return Verdict.HOLDS, f"{len(cells)} cells, one hash of {tokens}: {next(iter(found))[:12]}"
     return Verdict.FAILS, "; ".join(
         f"{value[:12]}: {', '.join(names)}" for value, names in found.items()
     )

@@ -113,7 +113,7 @@ def spell_change_of(axis: str, pair: Pair) -> str:
         *loading(pair),
     ]
     what = "KV cache" if axis == "kv_cache" else axis.capitalize()
-    return f"{what}, {names}: {peaks} MiB ({'; '.join(filter(None, brackets))})."
+    return f"{what}, {names}: {peaks} MiB{of_what(before)} ({'; '.join(filter(None, brackets))})."
 
 
 def leading(comparisons: list[Comparison]) -> Lead | None:
@@ -209,6 +209,11 @@ def _no_lead(comparison: Comparison, subject: str) -> Lead:
 def spell_peak(row: dict) -> str:
     """E.g. `660 MiB`, or `660 MiB or more` where that was sampled."""
     return f"{row['peak_mib']:,.0f} MiB{' or more' * is_lower_bound(row)}"
+
+
+def of_what(row: dict) -> str:
+    """Where a peak is not of the process's memory, what it is of."""
+    return " of GPU memory" if counter_of(row) == "device" else ""
 
 
 def caution(pair: Pair) -> list[str]:

@@ -5,9 +5,11 @@ from pathlib import Path
 from kvpeak.analysis.fits import TERMS, Growth, Law, Series, growth_of, longest
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.series import read_series
+from kvpeak.base.axes import AXES
 from kvpeak.base.columns import FITS
 from kvpeak.base.numbers import GIB, MIB
 
+OTHER_AXES = tuple(axis for axis in AXES if axis != "prompt")
 MEMORIES_MIB = tuple(gib * GIB // MIB for gib in (8, 16, 24, 32, 64))
 
 
@@ -90,15 +92,26 @@ def sentence(rows: list[dict]) -> str | None:
     if not own:
         return None
     memory = f"{own[0]['memory_mib'] * MIB / GIB:,.0f} GiB"
-    if all(row["all_positions"] == "yes" for row in own):
-        return f"Predicted: this machine's {memory} hold as long a prompt as each model takes."
+    series = len({tuple(row[axis] for axis in OTHER_AXES) for row in rows})
     most = max(own, key=lambda row: row["longest_tokens"])
     least = min(own, key=lambda row: row["longest_tokens"])
-    if most["longest_tokens"] == least["longest_tokens"]:
-        return f"Predicted: {_spelled(most)} fit into this machine's {memory} in every cell."
+    if all(row["all_positions"] == "yes" for row in own):
+        fits = (
+            "every prompt fits that the model has positions for (up to "
+            f"{most['longest_tokens']:,} tokens)"
+        )
+    elif most["longest_tokens"] == least["longest_tokens"]:
+        fits = f"{_spelled(most)} fit"
+    else:
+        fits = (
+            f"{_spelled(most)} fit with {_named(most)}, and {_spelled(least)} with {_named(least)}"
+        )
+    text = f"Predicted for a memory of {memory}, as here: {fits}."
+    if series == len(own):
+        return text
     return (
-        f"Predicted for this machine's {memory}: {_spelled(most)} fit with {_named(most)}, and "
-        f"{_spelled(least)} with {_named(least)}."
+        f"{text} This is of {len(own)} series of lengths; the data of the other "
+        f"{series - len(own)} support no prediction."
     )
 
 

@@ -4,6 +4,7 @@ was.
 
 import csv
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -180,6 +181,12 @@ def spell_outputs(row: dict) -> str:
     """How often a cell that does not repeat gave another answer."""
     count = f"{int(row['outputs'])} different answers" if row.get("outputs") else "other answers"
     return f"does not repeat: {count} in {int(row['runs'])} runs"
+
+
+def spell_generated(rows: Iterable[dict]) -> str:
+    """How many tokens cells generated, e.g. `8 to 128 tokens`."""
+    counts = [int(row["generated_tokens"] or 0) for row in rows]
+    return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)})) + " tokens"
 
 
 def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:

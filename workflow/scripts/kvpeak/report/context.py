@@ -42,7 +42,8 @@ from kvpeak.report.history import history_section
 from kvpeak.report.instruments import instruments_section
 from kvpeak.report.kv_held import kv_section
 from kvpeak.report.limits import limits_section
-from kvpeak.report.opening import names_line, opening
+from kvpeak.report.names import names_line
+from kvpeak.report.opening import opening
 from kvpeak.report.pools import pools_of
 from kvpeak.report.pools_text import pools_section
 from kvpeak.report.sections import comparison_section
@@ -71,14 +72,13 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     records = sources.read_records(plan, reader)
     compared = [compare(results, **entry) for entry in matrix.compare]
     compared = [comparison for comparison in compared if comparison.pairs]
-    models = sources.models(records)
     calibrations = sources.calibrations(folder, reader)
     runs = read_table(folder / "runs.csv")
     found = {
         "matrix": matrix,
         "protocol": matrix.protocol,
         "expected": Path(matrix.file).with_name("expected.yaml"),
-        **answers(results, compared, facts_of(models), folder / "cells"),
+        **answers(results, compared, facts_of(records), folder / "cells"),
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
@@ -132,10 +132,11 @@ def own_limits(summary: list[dict]) -> list[str]:
     return [f"{commit}: {limit:,.0f} MiB" for (commit, _), limit in said.items()]
 
 
-def facts_of(models: list[dict]) -> tuple[str, ...]:
-    """What of all cells belongs on the first screen: weights of chance, and the type that was
-    computed in. `models` is of sources.models().
+def facts_of(records: list[dict]) -> tuple[str, ...]:
+    """What of all cells that computed belongs on the first screen: weights of chance, and the type
+    that was computed in.
     """
+    models = sources.models(sources.computed(records))
     random = [model["name"] for model in models if model["weights"] == "random"]
     facts = []
     if random:

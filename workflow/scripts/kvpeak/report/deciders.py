@@ -32,7 +32,7 @@ def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
     """The pooled effect first, then the largest pair, then what is established of the speeds."""
     parts = [_peak(effect) for effect in effects if effect.quantity == PEAK]
     if pair := _most(comparison):
-        told = comparison.several | {"model"}
+        told = comparison.several | {"model"} | (set() if pair.live else {"commit"})
         names = ", ".join(spell_name(*named) for named in pair.names.items() if named[0] in told)
         most = f"most: {pair.before['peak_mib']:,.0f} → {pair.after['peak_mib']:,.0f} MiB"
         parts.append(f"{most} ({names})" if names else most)
@@ -64,7 +64,7 @@ def _peak(effect: Effect) -> str:
     if not effect.live:
         return f"{predicted}{count} ({spread})"
     if effect.verdict == Verdict.NOT_TESTABLE:
-        return f"{count} ({spread}; too few pairs to pool)"
+        return f"{count} ({spread})"
     interval = f"pooled ratio {effect.ratio:.3g}, 95 % {effect.low:.3g} to {effect.high:.3g}"
     if effect.verdict == Verdict.UNCLEAR:
         return f"no common change of the peak is established ({interval}; {count})"
@@ -75,7 +75,8 @@ def _peak(effect: Effect) -> str:
 def spell_pooled(effect: Effect) -> str:
     """A pooled effect in a sentence of its own, whatever it comes to."""
     if effect.quantity == PEAK:
-        text = _peak(effect)
+        few = effect.live and effect.pairs > 1 and effect.verdict == Verdict.NOT_TESTABLE
+        text = f"{_peak(effect)}{'; too few to pool' * few}"
     elif effect.verdict in ESTABLISHED:
         text = spell_effect(effect)
     else:
@@ -87,11 +88,20 @@ def spell_pooled(effect: Effect) -> str:
 
 
 def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
-    """Once for all comparisons: that the speeds which no line names are open."""
-    speeds = [effect for some in found.values() for effect in some if effect.quantity != PEAK]
-    if all(effect.verdict in ESTABLISHED for effect in speeds):
-        return []
-    return [escape("Where a line names no speed, a change of speed is not established.")]
+    """Once for all comparisons: what a line that names no speed or no pooled ratio leaves open, and
+    what the noise is.
+    """
+    every = [effect for some in found.values() for effect in some]
+    peaks = [effect for effect in every if effect.quantity == PEAK]
+    speeds = [effect for effect in every if effect.quantity != PEAK]
+    told = []
+    if not all(effect.verdict in ESTABLISHED for effect in speeds):
+        told.append("Where a line names no speed, a change of speed is not established.")
+    if any(effect.verdict == Verdict.NOT_TESTABLE and effect.pairs > 1 for effect in peaks):
+        told.append("Ratios without a pooled one: the pairs are too few to pool, or replayed.")
+    if any(effect.noisy for effect in peaks):
+        told.append("Within the noise: the ranges of the two cells' processes meet.")
+    return [escape(" ".join(told))] if told else []
 
 
 def variance_lines(results: Results) -> list[Markdown]:

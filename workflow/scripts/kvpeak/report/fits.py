@@ -1,13 +1,10 @@
 """The longest prompts that fit, as the finding tells them."""
 
-from kvpeak.analysis.longest import sentence
-from kvpeak.base.axes import AXES
+from kvpeak.analysis.longest import OTHER_AXES, sentence
 from kvpeak.base.numbers import GIB, MIB
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, code, number
 from kvpeak.report.tables import SHOWN
-
-OTHER_AXES = tuple(axis for axis in AXES if axis != "prompt")
 
 
 def fits_section(rows: list[dict]) -> dict | None:

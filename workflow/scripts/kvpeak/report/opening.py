@@ -5,13 +5,21 @@ import re
 from dataclasses import replace
 from math import comb
 
-from kvpeak.analysis.alternatives import NOT_KNOWN, Change, changes, lowering, lowest
-from kvpeak.analysis.comparisons import Comparison, Pair, compare
+from kvpeak.analysis.alternatives import (
+    AXIS_WORDS,
+    NOT_KNOWN,
+    Change,
+    changes,
+    lowering,
+    lowest,
+)
+from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, compare
 from kvpeak.analysis.headline import counter_of, is_lower_bound, reached_in_loading
 from kvpeak.analysis.lead import (
     Lead,
     caution,
     lead,
+    of_what,
     order,
     spell_change_of,
     spell_name,
@@ -20,16 +28,14 @@ from kvpeak.analysis.lead import (
 )
 from kvpeak.analysis.pooled import PEAK, Effect
 from kvpeak.analysis.results import Results
-from kvpeak.analysis.setting import is_stock, prefill_of
+from kvpeak.analysis.setting import is_stock
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.analysis.workloads import spell_length, spell_prompt
 from kvpeak.base.columns import SPEEDS
-from kvpeak.base.kv_caches import kv_cache
-from kvpeak.report import markdown
-from kvpeak.report.markdown import Markdown
+from kvpeak.base.numbers import percent
 
-OWN_LOOP = "this project's loop"  # which never clears the pool
 NEARLY = 0.95  # of the peak: loading alone nearly reaches it
+MOST_NEARLY = 3  # changes that are as large as the largest
 KEPT = 0.05  # a share of the peak that the title names
 FASTER_OF = {"ttft_ms": {Verdict.FASTER: "shorter", Verdict.SLOWER: "longer"}}  # of a time
 ESTABLISHED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
@@ -64,7 +70,7 @@ def opening(
         "title": _stock_title(stock, results) if stock else _title(found, most),
         "answers": {
             "What takes the memory?": _takes(cell) if cell else NOT_KNOWN,
-            "What changes it most?": spell_change_of(most.axis, most.pair)
+            "What changes it most?": spell_change_of(most.axis, most.pair) + _nearly(most, clear)
             if most
             else f"Nothing that was compared: {found.sentence}",
             "What would lower it?": lowering(cell, around, lower),
@@ -74,6 +80,25 @@ def opening(
             "How sure is this?": " ".join([*_sureness(most), *facts]) or NOT_KNOWN,
         },
     }
+
+
+def _nearly(most: Change, clear: list[Change]) -> str:
+    """The changes of other settings that are as large, up to what counts as a difference."""
+    least = (1 - PRACTICAL) * abs(most.pair.peak_change_mib)
+    others = {
+        (each.axis, each.comparison.before, each.comparison.after): each
+        for each in sorted(clear, key=lambda each: order(each.pair))
+        if each.pair.live == most.pair.live and abs(each.pair.peak_change_mib) >= least
+    }
+    others.pop((most.axis, most.comparison.before, most.comparison.after), None)
+    named = [
+        f"{AXIS_WORDS[axis]}, {spell_name(axis, before)} → {spell_name(axis, after)} "
+        f"({each.pair.before['peak_mib']:,.0f} → {each.pair.after['peak_mib']:,.0f})"
+        for (axis, before, after), each in reversed(others.items())
+    ]
+    more = f"; and {len(named) - MOST_NEARLY} more" if len(named) > MOST_NEARLY else ""
+    within = percent(PRACTICAL, 0, sign=False)
+    return f" As large within {within}: {'; '.join(named[:MOST_NEARLY])}{more}." if named else ""
 
 
 def _title(found: Lead, most: Change | None) -> str:
@@ -160,14 +185,14 @@ def _stock_title(row: dict, results: Results) -> str:
     least, bound = ("at least ", " (sampled)") if is_lower_bound(row) else ("", "")
     if reached_in_loading(row):
         return (
-            f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{bound} while loading, and "
-            f"{row['sampled_run_mib']:,.0f} on {spell_length(row)} {as_it_runs}"
+            f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{of_what(row)}{bound} while "
+            f"loading, and {row['sampled_run_mib']:,.0f} on {spell_length(row)} {as_it_runs}"
         )
     kept = row["parts"] and row["parts"][2]
     share = kept and kept / row["peak_mib"]
     more = f", {kept:,.0f} of it free memory that the pool keeps" if share and share > KEPT else ""
     return (
-        f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{bound} on "
+        f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{of_what(row)}{bound} on "
         f"{spell_length(row)} {as_it_runs}{more}"
     )
 
@@ -186,7 +211,7 @@ def _takes(row: dict) -> str:
         names += [f"the {row['kv_cache']} cache", spell_name("cap", row["cap"])]
     first = (
         f"{as_it_runs} ({', '.join(names)}), {row['model']} peaks at "
-        f"{spell_peak(row)}{spread} on {spell_prompt(row)}"
+        f"{spell_peak(row)}{of_what(row)}{spread} on {spell_prompt(row)}"
     )
     if reached_in_loading(row):
         first += (
@@ -299,24 +324,3 @@ def _single_speed(comparison: Comparison, column: str) -> str:
                 f"(most: {most.spelled} {unit})"
             )
     return " and ".join(parts)
-
-
-def names_line(summary: list[dict]) -> Markdown:
-    """What the variants of MLX and the KV caches are, by the names that the finding uses."""
-    told = {}
-    for row in summary:
-        if row["method"] == "live" and (row["versions"] or "").startswith("mlx "):
-            loop = "mlx-lm's loop" if row["loop"] == "mlx-lm" else OWN_LOOP
-            more = [prefill_of(row), "naive attention" * (row["attention"] == "naive")]
-            told[row["variant"]] = ", ".join(filter(None, [loop, *more, row["env"]]))
-    caches = {row["kv_cache"]: kv_cache(row["kv_cache"]).words for row in summary}
-    parts = [_words_of(words) for words in (told, caches) if len(words) > 1]
-    return Markdown(". ".join(parts) + "." if parts else "")
-
-
-def _words_of(told: dict[str, str]) -> str:
-    """Names with what they are; those of which the same is said stand together."""
-    names: dict[str, list[str]] = {}
-    for name, text in told.items():
-        names.setdefault(text, []).append(markdown.code(name))
-    return "; ".join(f"{', '.join(some)}: {markdown.escape(text)}" for text, some in names.items())

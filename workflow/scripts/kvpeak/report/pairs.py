@@ -1,7 +1,7 @@
 """Pairs of cells in figures: which of many are shown, what they share, and how each is spelled."""
 
 from kvpeak.analysis.comparisons import Comparison, Pair, has_peak
-from kvpeak.analysis.headline import is_lower_bound
+from kvpeak.analysis.headline import is_lower_bound, reached_in_loading
 from kvpeak.analysis.lead import spell_name
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report.style import MOST_PANELS, MOST_ROWS, MOST_SPOKEN
@@ -107,6 +107,13 @@ def sampled(pairs: list[Pair]) -> str:
 def most_changed(shown: int, of: int, what: str) -> str:
     """That a figure shows a part; '' where it shows all. what: of what, in the plural."""
     return f" Shown are those {shown:,} of {of:,} {what} that change most." if shown < of else ""
+
+
+def in_loading(pairs: list[Pair]) -> str:
+    """That a bar is not of the peak, where that was reached in loading."""
+    sides = [side for pair in pairs for side in (pair.before, pair.after)]
+    peaks = [f"{side['peak_mib']:,.0f}" for side in sides if side and reached_in_loading(side)]
+    return f", while running: loading took {' and '.join(peaks)} MiB" if peaks else ""
 
 
 def one_process(pairs: list[Pair]) -> str:

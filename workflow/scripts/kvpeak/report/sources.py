@@ -14,6 +14,7 @@ from kvpeak.base.untrusted import read_object
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import outcome_in
 
+REPLAY = "candle-replay"
 MOST_APART = 8  # models with a row each
 
 
@@ -90,6 +91,11 @@ def _spelled(versions: dict, blas: dict) -> str:
     )
 
 
+def computed(records: list[dict]) -> list[dict]:
+    """The records of engines that computed something; a replay knows shapes alone."""
+    return [record for record in records if record["request"]["engine"] != REPLAY]
+
+
 def models(records: list[dict]) -> list[dict]:
     """Each measured model: source, weights, dtypes, generated tokens, and the hash of its
     model.json.
@@ -111,7 +117,8 @@ def models(records: list[dict]) -> list[dict]:
         )
         if dtype := record["engine"].get("dtype"):
             model["dtypes"][dtype] = None
-            model["widened"] = widened(entry, dtype)
+            if record["request"]["engine"] == "mlx":
+                model["widened"] = widened(entry, dtype)
     return [model | {"dtypes": ", ".join(model["dtypes"])} for model in found.values()]
 
 
@@ -138,11 +145,11 @@ def model_source(entry: dict) -> str:
 
 
 def widened(entry: dict, dtype: str) -> str:
-    """That weights were stored in fewer bits than they were computed in; '' where they were not."""
+    """That MLX gets weights in more bits than they are stored in; '' where it does not."""
     file = entry.get("file") or ""
     if entry["weights"] != "real" or not file.endswith(".gguf") or entry.get("quantize"):
         return ""
-    return f"the weights of {Path(file).name} were expanded to {dtype}"
+    return f"for MLX the weights of {Path(file).name} were expanded to {dtype}"
 
 
 def prompts(records: list[dict]) -> list[dict]:
@@ -207,4 +214,4 @@ def _build(record: dict) -> dict:
 
 def replayed(matrix: Matrix) -> bool:
     """Whether Candle's pool is part of the experiment."""
-    return any(entry["engine"] == "candle-replay" for entry in matrix.commits.values())
+    return any(entry["engine"] == REPLAY for entry in matrix.commits.values())

@@ -35,6 +35,8 @@ export UV_FIND_LINKS := $(WHEELS)
 endif
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed-$(ACCEL)
+# Each cell starts three small programs: what the project's own modules compile to is made once.
+COMPILED = $(BIN)/python -m compileall -q workflow/scripts || true
 # uv installs in seconds what takes pip minutes; behind a mirror that only pip.conf names: make INSTALL="$(BIN)/python -P -m pip install"
 # Like pip it is to compile what it installs: else each first process does so, in its own time and memory, and where
 # PYTHONDONTWRITEBYTECODE is set every one.
@@ -46,6 +48,7 @@ DEV := $(VENV)/.installed-dev
 .PHONY: finding wheels failed faults sanitize setup test test-all audit actionlint lint-workflows lint format publish columns bench pins clean doctor
 
 finding: $(INSTALLED)
+	@$(COMPILED)
 	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md report/finding.html$(CONFIG)
 
 failed: $(INSTALLED)
@@ -68,9 +71,11 @@ setup: $(DEV)
 
 # Side by side in two processes; a file's tests stay together. PYTEST_ARGS="-n 0" runs one after the other.
 test: $(DEV)
+	@$(COMPILED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
 
 test-all: $(DEV)
+	@$(COMPILED)
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
 
 lint: $(DEV)

@@ -324,7 +324,7 @@ def test_where_every_position_fits_the_sentence_says_so(tmp_path):
     )
     without_a_law = dict(rows[0], kv_cache="rotating-64", machine=None, reason="two lengths")
     assert sentence([*rows, without_a_law]).endswith(
-        "tokens). This is of 1 series of lengths; the data of the other 1 support no prediction."
+        "tokens) (1 of 2 series of lengths; of the others nothing can be predicted)."
     )
 
 

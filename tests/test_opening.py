@@ -241,7 +241,7 @@ def test_a_finding_says_what_its_names_are(small):
     ratios = [rows[0] | {"cap": cap, "pool_rule": f"candle,cap:{cap}"} for cap in ("2x", "4x")]
     other = rows[1] | {"pool_rule": "torch,max_split_size_mb:32"}
     text = names_line([*ratios, other])
-    assert "mlx-lm's loop, the pool's rule candle; " in text
+    assert "`stock`: mlx-lm's loop, the pool's rule candle; " in text
     assert "naive attention, the pool's rule torch,max\\_split\\_size\\_mb:32" in text
     assert text.endswith(
         "`2x`, `4x`: a free buffer is reused if it is at most so many times as large as the "

@@ -106,13 +106,8 @@ def sentence(rows: list[dict]) -> str | None:
         fits = (
             f"{_spelled(most)} fit with {_named(most)}, and {_spelled(least)} with {_named(least)}"
         )
-    text = f"Predicted for a memory of {memory}, as here: {fits}."
-    if series == len(own):
-        return text
-    return (
-        f"{text} This is of {len(own)} series of lengths; the data of the other "
-        f"{series - len(own)} support no prediction."
-    )
+    of = f" ({len(own)} of {series} series of lengths; of the others nothing can be predicted)"
+    return f"Predicted for a memory of {memory}, as here: {fits}{of * (series > len(own))}."
 
 
 def _named(row: dict) -> str:

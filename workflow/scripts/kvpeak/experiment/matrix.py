@@ -71,10 +71,19 @@ class Matrix:
         product = itertools.product(*(self.axis(name) for name in AXES))
         if not self.exclude:
             return [Cell(*names) for names in product]
+        excluded = [
+            [(AXES.index(axis), wanted) for axis, wanted in s.items()] for s in self.exclude
+        ]
+        included = {
+            names
+            for selector in self.include
+            for names in itertools.product(*(selector.get(name, self.axis(name)) for name in AXES))
+        }
         return [
             Cell(*names)
             for names in product
-            if not _selected(self.exclude, names) or _selected(self.include, names)
+            if names in included
+            or not any(all(names[k] in wanted for k, wanted in each) for each in excluded)
         ]
 
     def reason_not_here(self, cell: Cell) -> str:
@@ -254,11 +263,3 @@ def _as_sets(selector: dict) -> dict[str, set[str]]:
     return {
         axis: {names} if isinstance(names, str) else set(names) for axis, names in selector.items()
     }
-
-
-def _selected(selectors: list[dict[str, set[str]]], names: tuple[str, ...]) -> bool:
-    """Whether one of the selectors takes the combination (names in the order of AXES)."""
-    return any(
-        all(names[AXES.index(axis)] in wanted for axis, wanted in selector.items())
-        for selector in selectors
-    )

@@ -11,22 +11,37 @@ REUSED = "a free buffer is reused if it is at most so many times as large as the
 
 def names_line(summary: list[dict]) -> Markdown:
     """What the variants of MLX, the KV caches and the caps on reuse are, by the names that the
-    finding uses.
+    finding uses; what all the variants share is said once.
     """
     told = {}
+    rules = any(row.get("pool_rule") for row in summary)
     for row in summary:
         if row["method"] == "live" and (row["versions"] or "").startswith("mlx "):
-            loop = "mlx-lm's loop" if row["loop"] == "mlx-lm" else OWN_LOOP
-            more = [prefill_of(row), "naive attention" * (row["attention"] == "naive")]
-            rule = (row.get("pool_rule") or "").replace(f",cap:{row['cap']}", "")
-            more += [row["env"], rule and f"the pool's rule {rule}"]
-            told[row["variant"]] = ", ".join(filter(None, [loop, *more]))
+            told[row["variant"]] = [
+                "mlx-lm's loop" if row["loop"] == "mlx-lm" else OWN_LOOP,
+                prefill_of(row),
+                "naive attention" * (row["attention"] == "naive"),
+                row["env"],
+                _pool_of(row) * rules,
+            ]
+    shared = [told_of[0] for told_of in zip(*told.values(), strict=True) if len(set(told_of)) == 1]
+    shared = ", ".join(filter(None, shared))
+    variants = {
+        name: ", ".join(word for word in words if word and word not in shared)
+        for name, words in told.items()
+    }
     caches = {row["kv_cache"]: kv_cache(row["kv_cache"]).words for row in summary}
     ratios = [row["cap"] for row in summary if row["cap"].endswith("x")]
-    caps = dict.fromkeys(ratios, REUSED)
-    parts = [_words_of(words) for words in (told, caches) if len(words) > 1]
-    parts += [_words_of(caps)] * bool(caps)
+    parts = [_words_of(words) for words in (variants, caches) if len(words) > 1]
+    parts += [_words_of(dict.fromkeys(ratios, REUSED))] * bool(ratios)
+    if len(variants) > 1 and shared:
+        parts.insert(0, f"Each variant: {markdown.escape(shared)}")
     return Markdown(". ".join(parts) + "." if parts else "")
+
+
+def _pool_of(row: dict) -> str:
+    rule = (row.get("pool_rule") or "").replace(f",cap:{row['cap']}", "")
+    return f"the pool's rule {rule}" if rule else "MLX's own pool"
 
 
 def _words_of(told: dict[str, str]) -> str:

@@ -6,11 +6,10 @@ from kvpeak.environments.wheels import model_pins, other_commits
 from kvpeak.experiment.matrix import load_matrix
 
 
-def test_the_default_matrix_needs_the_older_mlx_and_the_packaged_model(monkeypatch):
+def test_the_default_matrix_needs_two_releases_of_mistralrs_and_the_packaged_model(monkeypatch):
     monkeypatch.chdir(ROOT)
     matrix = load_matrix("config/matrix.yaml")
     assert other_commits(matrix.commits) == [
-        {"mlx": "0.31.2", "mlx-lm": "0.31.3"},
         {"mistralrs": "0.8.9"},
         {"mistralrs": "0.9.2"},
     ]

@@ -6,7 +6,9 @@ import contextlib
 import os
 import sys
 from pathlib import Path
+from typing import TextIO
 
+from kvpeak.base.files import write_text
 from kvpeak.base.layout import FAILURE_FILE, NOW_FILE
 from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
 from kvpeak.runner.watched import Watched
@@ -18,17 +20,21 @@ NOT_THROUGH = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_NONBL
 class Progress:
     """Writes lines to standard error and into the log of the attempt, and NOW_FILE beside the
     attempts.
+
+    The log is opened once, before the engine starts, which may put a link or a pipe in its place.
     """
 
     def __init__(self, cell: str, position: str | None):
         """`position` is "k/n": cell k of n."""
         self._head = "cell {} of {}".format(*position.split("/")) if position else "cell"
         self._cell = cell
-        self._file: Path | None = None
+        self._attempt: Path | None = None
+        self._file: TextIO | None = None
 
     def start(self, attempt: Path) -> None:
-        """The first line of an attempt, whose folder gets the log."""
-        self._file = attempt / "runner.log"
+        """The first line of an attempt, whose folder gets the log. Raises OSError."""
+        self._attempt = attempt
+        self._file = (attempt / "runner.log").open("x", encoding="utf-8", buffering=1)
         self.say(self._cell)
 
     def say(self, text: str) -> None:
@@ -37,9 +43,10 @@ class Progress:
     def failed(self, cause: str) -> None:
         """Into the attempt's folder only: the program prints the cause itself."""
         self._forget_now()
-        self._log(f"{self._head}: failed: {cause}")
         if self._file:
-            self._file.with_name(FAILURE_FILE).write_text(f"{cause}\n", encoding="utf-8")
+            with self._file:
+                self._log(f"{self._head}: failed: {cause}")
+            write_text(self._attempt / FAILURE_FILE, f"{cause}\n")
 
     def phase(self, watched: Watched) -> None:
         """One line when a phase begins, with the figures so far; of turns only for the first."""
@@ -60,11 +67,12 @@ class Progress:
 
     def end(self, outcome: str, watched: Watched, peak_mib: float | None) -> None:
         self._forget_now()
-        self._write(figures(f"{self._head}  {outcome}", watched, peak_mib or watched.peak_mib))
+        with self._file:
+            self._write(figures(f"{self._head}  {outcome}", watched, peak_mib or watched.peak_mib))
 
     @property
     def _now_file(self) -> Path:
-        return self._file.parents[1] / NOW_FILE
+        return self._attempt.with_name(NOW_FILE)
 
     def _forget_now(self) -> None:
         if self._file:
@@ -79,8 +87,7 @@ class Progress:
 
     def _log(self, line: str) -> None:
         if self._file:
-            with self._file.open("a", encoding="utf-8") as log:
-                print(line, file=log)
+            print(line, file=self._file)
 
 
 def figures(head: str, watched: Watched, peak_mib: float) -> str:

@@ -14,7 +14,7 @@ def test_the_longest_usual_line_fits_in_80_columns():
         "generated_tokens": 128,
         "decode_s": 0.1,
     }
-    watched.conversation.events.append(run)
+    watched.conversation.runs.append(run)
     line = figures("cell 10000 of 10000  prefill-3", watched, 14848.4)
     assert line.endswith("14848 MiB  prefill 102425.0, decode 1270.0 tok/s")
     assert len(line) <= 80

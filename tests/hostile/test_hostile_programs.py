@@ -19,6 +19,7 @@ from stranger import EVIL, hidden
 
 from kvpeak.base.errors import Unavailable
 from kvpeak.experiment.preparation import lacks_its_programs
+from kvpeak.protocol.events import MOST_BYTES
 from kvpeak.runner.capped import Capped
 from kvpeak.system import leash
 from kvpeak.system.programs import run_program
@@ -286,6 +287,32 @@ def test_events_without_end_are_stopped_and_not_kept(tmp_path):
     assert (cell.attempts()[0] / "events.jsonl").stat().st_size < 17 << 20
 
 
+def test_turns_without_end_are_stopped_and_not_kept(tmp_path):
+    """Every one of them is in its place, so that only their size tells."""
+    cell = Cell(tmp_path)
+    cell.engine(
+        "load(); begin(0)\n"
+        "for turn in range(1, 10**9):\n"
+        "    say('turn_started', run=0, turn=turn); say('prefilled', run=0, more='x' * 100_000)"
+    )
+    done = cell.run(limits={"timeout_s": 60})
+    assert done.returncode == 1
+    assert f"more than {MOST_BYTES} bytes of events" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("peak_rss_mib", [1]), ("peak_reserved_mib", "1"), ("decode_steps", 10**400)],
+)
+def test_a_key_that_an_event_may_have_is_of_its_kind(tmp_path, key, value):
+    cell = Cell(tmp_path)
+    more = f"say = lambda event, more=say, **keys: more(event, **keys, **{{{key!r}: {value!r}}})"
+    cell.engine(f"{more}\nanswer()")
+    done = cell.run()
+    assert done.returncode == 1
+    assert f"event run: {key} is " in done.stderr.splitlines()[-1]
+
+
 def test_what_an_engine_says_is_plain_text_on_the_terminal_and_in_the_log(tmp_path):
     cell = Cell(tmp_path)
     evil = EVIL.replace("\ud800", "")
@@ -317,6 +344,37 @@ def test_an_engine_that_writes_through_the_file_of_the_moment_reaches_nothing(tm
     now.symlink_to(tmp_path / "mine")
     cell.engine("answer()")
     assert cell.run().returncode == 0
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+IN_ITS_PLACE = """
+file = os.path.join(os.path.dirname(sys.argv[2]), {name!r})
+if os.path.exists(file): os.unlink(file)
+{make}
+{then}
+"""
+
+
+@pytest.mark.parametrize("make", ["os.symlink(os.path.abspath('mine'), file)", "os.mkfifo(file)"])
+@pytest.mark.parametrize(
+    ("name", "then", "code"), [("runner.log", "answer()", 0), ("failure.txt", "sys.exit(3)", 1)]
+)
+def test_an_engine_that_puts_a_link_or_a_pipe_in_the_place_of_a_log_reaches_nothing(
+    tmp_path, name, make, then, code
+):
+    """A pipe that nobody reads would hold the runner, and its lock, beyond every limit."""
+    cell = Cell(tmp_path)
+    (tmp_path / "mine").write_text("mine")
+    cell.engine(IN_ITS_PLACE.format(name=name, make=make, then=then))
+    done = subprocess.run(
+        cell.command(),
+        cwd=cell.folder,
+        env=cell.environment,
+        stderr=subprocess.PIPE,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr
     assert (tmp_path / "mine").read_text() == "mine"
 
 

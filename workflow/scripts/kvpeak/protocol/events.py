@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kvpeak.base.text import plain
 
 MAX_LINE = 1 << 20  # bytes; an event of the protocol is below 100 KiB
+MOST_BYTES = 8 << 20  # of all events: the record holds them, and has to be read again
 LARGEST = 1 << 63  # no count or figure of an engine is larger
 
 
@@ -71,6 +72,16 @@ EVENTS: dict[str, dict[str, Kind]] = {
     },
 }
 
+# What an event need not say, and the runner reckons with where it does.
+OPTIONAL = {
+    "run": {
+        "decode_steps": COUNT.or_null(),
+        "peak_rss_mib": FIGURE.or_null(),
+        "peak_reserved_mib": FIGURE.or_null(),
+    },
+    "done": {"peak_reserved_mib": FIGURE.or_null()},
+}
+
 # `run` is followed by `done` after the last one; `outcome` may come at any time, and nothing after
 # it. A run of turns has `turn_started` and `prefilled` for each.
 FOLLOWS = {
@@ -89,9 +100,15 @@ class Lines:
 
     def __init__(self):
         self._rest = b""
+        self._left = MOST_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The lines that `data` completes. Raises BadAnswer where one is longer than MAX_LINE."""
+        """The lines that `data` completes. Raises BadAnswer where one is longer than MAX_LINE, or
+        all together than MOST_BYTES.
+        """
+        self._left -= len(data)
+        if self._left < 0:
+            raise BadAnswer(f"more than {MOST_BYTES} bytes of events")
         *lines, self._rest = (self._rest + data).split(b"\n")
         if max(map(len, [*lines, self._rest])) > MAX_LINE:
             raise BadAnswer(f"a line of more than {MAX_LINE} bytes; expected a JSON event")
@@ -104,7 +121,8 @@ class Lines:
 
 
 def parse_event(line: bytes) -> dict:
-    """The event of one line, every key of its table row present and of the right kind.
+    """The event of one line, every key of its table row present and of the right kind, and so is
+    every key of OPTIONAL that is there.
 
     More keys are kept. Raises BadAnswer; never anything else, whatever the bytes.
     """
@@ -118,7 +136,8 @@ def parse_event(line: bytes) -> dict:
     for key, kind in EVENTS[name].items():
         if key not in event:
             raise BadAnswer(f"event {name} without {key}; expected {kind.what}")
-        if not kind.holds(event[key]):
+    for key, kind in (EVENTS[name] | OPTIONAL.get(name, {})).items():
+        if key in event and not kind.holds(event[key]):
             value = excerpt(json.dumps(event[key]).encode(), 40)
             raise BadAnswer(f"event {name}: {key} is {value}; expected {kind.what}")
     return event
@@ -128,11 +147,13 @@ class Conversation:
     """The events of one process so far, and the phase that it is in; refuses a wrong order.
 
     Phases: start, load, idle (between two runs), prefill-N and decode-N (run N), exit. In a run of
-    turns prefill-N and decode-N come once a turn; `turn` is its number, from 1, else None.
+    turns prefill-N and decode-N come once a turn; `turn` is its number, from 1, else None. `runs`:
+    the events of the runs that have ended.
     """
 
     def __init__(self, warmup: int, recorded: int):
         self.events: list[dict] = []
+        self.runs: list[dict] = []
         self.phase = "start"
         self.turn: int | None = None
         self._warmup = warmup
@@ -143,11 +164,6 @@ class Conversation:
     def complete(self) -> bool:
         """Whether the last event of the protocol (`done` or `outcome`) has come."""
         return self.phase == "exit"
-
-    @property
-    def runs(self) -> list[dict]:
-        """The events of the runs that have ended."""
-        return [event for event in self.events if event["event"] == "run"]
 
     def first(self, name: str) -> dict:
         """The first event of that name, {} if it has not come."""
@@ -186,6 +202,8 @@ class Conversation:
         if name == "turn_started" and event["turn"] != (self.turn or 0) + 1:
             raise BadAnswer(f"event {name} of turn {event['turn']} after turn {self.turn or 0}")
         self.events.append(event)
+        if name == "run":
+            self.runs.append(event)
         if name in ("turn_started", "run"):
             self.turn = event.get("turn")
         self.phase = {

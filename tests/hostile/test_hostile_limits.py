@@ -15,14 +15,17 @@ from kvpeak.base import program, untrusted
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
+from kvpeak.base.numbers import MIB
 from kvpeak.base.tables import csv_text
 from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv
 from kvpeak.commands import fits, replay_recordings
 from kvpeak.display.durations import CELL, Durations
 from kvpeak.display.run import Run
 from kvpeak.display.screen import Stream
+from kvpeak.report import page_text, publishing
 from kvpeak.report.page import page
-from kvpeak.report.page_text import FOLD
+from kvpeak.report.page_links import Links, rows_of
+from kvpeak.report.page_text import FOLD, to_html
 from kvpeak.report.publishing import PICTURE, publish
 
 
@@ -56,6 +59,48 @@ def test_a_document_of_many_mebibytes_is_refused(tmp_path, reader, monkeypatch):
             page(Path("finding.md"), Path("results"))
         else:
             publish(Path("m.yaml"), Path("finding.md"), Path("results"), Path("new"))
+
+
+def test_a_reference_is_text_and_repeats_no_address(tmp_path):
+    """A few characters each could repeat an address of megabytes."""
+    text = f"[a]: /{'u' * 100_000}\n\n" + "[a]\n" * 100_000
+    assert len(to_html(text, tmp_path, Links([]))) < 2 * len(text)
+
+
+@pytest.mark.parametrize("reader", ["page", "publish"])
+def test_a_picture_that_is_shown_without_end(tmp_path, reader, monkeypatch):
+    """The page refuses what grows with it; publish copies it once."""
+    picture = tmp_path / "a.svg"
+    picture.write_text("<svg/>" + " " * 100_000)
+    text = "![a](a.svg)\n" * 1_000
+    if reader == "page":
+        monkeypatch.setattr(page_text, "MOST_PICTURES", MIB)
+        with pytest.raises(UserError, match=r"f\.md: its pictures take more than 1 MiB"):
+            to_html(text, tmp_path, Links([]), "f.md")
+        return
+    document, written = tmp_path / "f.md", []
+    document.write_text(text)
+    monkeypatch.setattr(publishing, "write_text", lambda path, text: written.append(path.name))
+    publishing._copy_document(document, tmp_path / "results", tmp_path / "new")
+    assert written == ["a.svg", "f.md"]
+
+
+def test_two_figures_of_one_name_are_not_published_as_one(tmp_path):
+    for folder in ("report", "results"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.svg").write_text("<svg/>")
+    document = tmp_path / "report/f.md"
+    document.write_text("![a](a.svg) ![a](../results/a.svg)\n")
+    with pytest.raises(UserError, match=r"two of its figures are called a\.svg"):
+        publishing._copy_document(document, tmp_path / "results", tmp_path / "new")
+
+
+@pytest.mark.parametrize("text", ["123.4 " * 100_000, "x 1." + "0" * 1_000_000])
+def test_numbers_without_end_are_looked_for_once(tmp_path, text):
+    """Each against every figure of a thousand rows would take hours."""
+    cell = dict.fromkeys(AXES, "x")
+    rows = [cell | {f"c{n}": str(123.4 + n / 1e6) for n in range(100)}] * 1_000
+    assert to_html(text, tmp_path, Links(rows_of("summary", rows))).startswith("<p>")
 
 
 def test_a_table_of_too_many_columns_or_fields_is_refused(tmp_path, monkeypatch):

@@ -83,7 +83,8 @@ def links_of(tables: dict[str, list[dict]]) -> Links:
     """The rows that numbers of the text may come from: the cells' and those of the replay; then the
     processes', and those of predictions and claims.
     """
-    rows = rows_of("summary", tables.get("summary.csv", [])[:MOST_ROWS])
+    cells = tables.get("summary.csv", [])[:MOST_ROWS]
+    rows = rows_of("summary", cells)
     for name, records in tables.items():
         if name.startswith("replay/") and records:
             rows += rows_of(_anchor(name), records[:MOST_ROWS], names=())
@@ -93,11 +94,7 @@ def links_of(tables: dict[str, list[dict]]) -> Links:
         *rows_of("fits", fits, names=tuple(axis for axis in AXES if axis != "prompt")),
         *rows_of_texts("checks", checks, ("cells", "detail")),
     ]
-    prompts = {
-        spell_length(row): row["prompt"]
-        for row in tables.get("summary.csv", [])
-        if row.get("prompt_tokens")
-    }
+    prompts = {spell_length(row): row["prompt"] for row in cells if row.get("prompt_tokens")}
     caps = {spell_name("cap", name): name for name in COMMON}
     return Links(rows, prompts | caps, more)
 

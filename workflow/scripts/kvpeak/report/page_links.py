@@ -6,11 +6,14 @@ of claims. What was computed from several rows (a ratio, an interval) is in no r
 unless a claim is about it.
 """
 
+import bisect
+import contextlib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from kvpeak.base.axes import AXES
+from kvpeak.base.numbers import LARGEST
 
 NUMBER = re.compile(
     r"(?<![\w.,−-])\d{1,3}(?:,\d{3})+(?:\.\d+)?(?![\w,])|(?<![\w.,−-])\d+(?:\.\d+)?(?![\w,])"
@@ -20,6 +23,7 @@ ASKED_FOR = (  # not measured: not linked
     *("lengths", "longest_measured", "memory_mib"),
 )
 COMMON = frozenset(("none", "default"))  # names that a sentence need not say
+LONGEST = 40  # characters of a number that is linked
 LEAST_DIGITS = 2  # of a number that is linked; one digit is too often something else
 NAMED_DIGITS = (
     3  # of one that is linked by names, where its row does not hold all numbers beside it
@@ -34,10 +38,39 @@ class Row:
     names: frozenset[str]
     figures: tuple[float, ...]
 
-    def holds(self, shown: str) -> bool:
-        """Whether one of the figures is shown like this."""
-        digits = len(shown.partition(".")[2])
-        return any(f"{figure:,.{digits}f}" == shown for figure in self.figures)
+
+class Holders:
+    """Which rows hold a number as it is shown. A document of others may have many numbers, and a
+    table many figures: each number is looked for once, among the figures that are near it.
+    """
+
+    def __init__(self, rows: Iterable[Row]):
+        self.rows = list(rows)
+        pairs = ((figure, place) for place, row in enumerate(self.rows) for figure in row.figures)
+        self._figures = sorted(set(pairs))
+        self._found: dict[str, dict[int, Row]] = {}
+
+    def of(self, shown: str) -> dict[int, Row]:
+        """The rows of which a figure is shown like this, by their places."""
+        if len(shown) > LONGEST:
+            return {}
+        if shown not in self._found:
+            self._found[shown] = self._look(shown)
+        return self._found[shown]
+
+    def _look(self, shown: str) -> dict[int, Row]:
+        value, decimals = float(shown.replace(",", "")), len(shown.partition(".")[2])
+        near = (
+            10.0**-decimals + 1e-12 * value
+        )  # half of the last decimal, and what floats leave out
+        first = bisect.bisect_left(self._figures, (value - near,))
+        last = bisect.bisect_right(self._figures, (value + near, len(self.rows)))
+        places = {
+            place
+            for figure, place in self._figures[first:last]
+            if f"{figure:,.{decimals}f}" == shown
+        }
+        return {place: self.rows[place] for place in sorted(places)}
 
 
 def rows_of(table: str, records: Iterable[dict], names: tuple[str, ...] = AXES) -> list[Row]:
@@ -61,7 +94,7 @@ def rows_of_texts(table: str, records: Iterable[dict], columns: tuple[str, ...])
     found = []
     for number, record in enumerate(records):
         text = " ".join(record.get(column) or "" for column in columns)
-        figures = tuple(float(shown.replace(",", "")) for shown in NUMBER.findall(text))
+        figures = tuple(_figures(shown.replace(",", "") for shown in NUMBER.findall(text)))
         found.append(Row(anchor_of(table, number), words_of(text), figures))
     return found
 
@@ -78,10 +111,9 @@ def anchor_of(table: str, number: int) -> str:
 
 def _figures(values: Iterable) -> Iterable[float]:
     for value in values:
-        try:
-            yield float(value)
-        except (TypeError, ValueError):
-            continue
+        with contextlib.suppress(TypeError, ValueError):
+            if abs(figure := float(value)) <= LARGEST:
+                yield figure
 
 
 class Links:
@@ -91,7 +123,7 @@ class Links:
         self, rows: list[Row], phrases: dict[str, str] | None = None, more: Iterable[Row] = ()
     ):
         """`more` are asked where none of `rows` holds a number."""
-        self.rows, self.more = rows, list(more)
+        self.rows, self._holders = rows, (Holders(rows), Holders(more))
         self.phrases = phrases or {}  # words that mean a name: `513 tokens` → the prompt's name
         self.known = frozenset(name for row in rows for name in row.names)
 
@@ -126,8 +158,8 @@ class Links:
         """The rows that hold the number and fit; of `more` only where none of `rows` does."""
         if sum(map(str.isdigit, shown)) < NAMED_DIGITS:
             return []
-        for rows in (self.rows, self.more):
-            if found := [row for row in rows if fits(row) and row.holds(shown)]:
+        for holders in self._holders:
+            if found := [row for row in holders.of(shown).values() if fits(row)]:
                 return found
         return []
 
@@ -135,5 +167,6 @@ class Links:
         """The anchor of the one row that holds every one of these numbers, of two at least."""
         if len(shown) < 2:
             return None
-        found = [row for row in self.rows if all(map(row.holds, shown))]
-        return found[0].anchor if len(found) == 1 else None
+        first, *others = map(self._holders[0].of, shown)
+        found = [place for place in first if all(place in holding for holding in others)]
+        return first[found[0]].anchor if len(found) == 1 else None

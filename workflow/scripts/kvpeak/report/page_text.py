@@ -3,6 +3,7 @@ linked.
 """
 
 import base64
+import functools
 import html
 import itertools
 import re
@@ -14,9 +15,11 @@ from markdown_it.token import Token
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
+from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_text
 from kvpeak.report.page_links import LEAST_DIGITS, NUMBER, Links
 
+MOST_PICTURES = 64 * MIB  # of one document; one picture may be shown many times
 Anchor = Callable[[str], str | None]  # a number as shown → the anchor of its row
 
 
@@ -33,19 +36,31 @@ def to_html(
     `documents` are those on the same page: links to them become links to their anchors, which are
     the headings' own in the first document, and begin with the document's name in the others.
     """
-    parser = MarkdownIt("commonmark", {"html": True}).enable("table")
+    parser = reader()
     tokens = parser.parse(markdown)
     for token in tokens:
         _only_folds(token)
     _name_headings(tokens, prefix(name, documents))
     _link_numbers(tokens, links)
+    room = MOST_PICTURES
     for token in tokens:
         for child in token.children or []:
             if child.type == "image":
-                _put_inside(child, folder, results)
+                room -= _put_inside(child, folder, results)
+                if room < 0:
+                    raise UserError(
+                        f"{folder / name}: its pictures take more than {MOST_PICTURES // MIB} MiB"
+                    )
             elif child.type == "link_open":
                 _stay_here(child, name, documents)
     return _scrollable(parser.renderer.render(tokens, parser.options, {}), name)
+
+
+def reader() -> MarkdownIt:
+    """What reads Markdown as kvpeak writes it. Without references, of which a few characters each
+    can repeat an address of megabytes.
+    """
+    return MarkdownIt("commonmark", {"html": True}).enable("table").disable("reference")
 
 
 def prefix(name: str, documents: tuple[str, ...]) -> str:
@@ -104,9 +119,9 @@ def _name_headings(tokens: list[Token], start: str) -> None:
             token.attrSet("id", f"{anchor}-{number}" if number else anchor)
 
 
-def _put_inside(image: Token, folder: Path, results: Path | None) -> None:
-    """Put the file of a picture into the page. Raises UserError where it is not there, leads out of
-    both folders, or is no picture.
+def _put_inside(image: Token, folder: Path, results: Path | None) -> int:
+    """Put the file of a picture into the page; how many characters it takes. Raises UserError where
+    it is not there, leads out of both folders, or is no picture.
     """
     source = str(image.attrGet("src"))
     path = (folder / source).resolve()
@@ -121,6 +136,7 @@ def _put_inside(image: Token, folder: Path, results: Path | None) -> None:
     encoded = base64.b64encode(svg.encode()).decode()
     image.attrSet("src", f"data:image/svg+xml;base64,{encoded}")
     image.attrSet("loading", "lazy")
+    return len(encoded)
 
 
 def _stay_here(link: Token, name: str, documents: tuple[str, ...]) -> None:
@@ -166,6 +182,7 @@ def _link_sentence(inline: Token, links: Links) -> None:
 
 def _link(inline: Token, anchor: Anchor) -> None:
     """Replace the numbers in the text of an inline token by links, where they have a row."""
+    anchor = functools.cache(anchor)
     linked, inside_link = [], 0
     for child in inline.children or []:
         inside_link += child.type == "link_open"

@@ -12,14 +12,13 @@ import tempfile
 from pathlib import Path
 from urllib.parse import unquote
 
-from markdown_it import MarkdownIt
-
 from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_text
 from kvpeak.base.layout import CELLS, MEMORY_FILE
 from kvpeak.base.untrusted import MOST_BYTES, MOST_DOCUMENT, read_csv, read_json, read_text
 from kvpeak.report.figure_list import read_figures
+from kvpeak.report.page_text import reader
 
 TABLES = ("plan.csv", "runs.csv", "processes.csv", "summary.csv", "checks.csv")
 RECORDS = (
@@ -89,23 +88,29 @@ def _copy_results(report: Path, results: Path, new: Path) -> list[str]:
 
 def _copy_document(document: Path, results: Path, new: Path) -> None:
     """A document and the figures that it shows; their links are made to work in the folder
-    `new`.
+    `new`. Raises UserError where two figures would get one name.
     """
 
     text = _text_of(_own(document))
     shown = _pictures(text) if document.suffix == ".md" else set()
+    taken: dict[str, Path] = {}
 
     def copied(found: re.Match) -> str:
         if found[2] not in shown:  # in code, it is text
             return found[0]
         source = document.parent / found[2]
-        near = source.resolve().is_relative_to(results.resolve())
-        root, name = (
-            (results, source.resolve().relative_to(results.resolve()))
-            if near
-            else (document.parent, found[2])
-        )
-        write_text(new / "figures" / source.name, _text_of(inside(root, name)))
+        path = source.resolve()
+        if taken.get(source.name, path) != path:
+            raise UserError(f"{document}: two of its figures are called {source.name}")
+        if source.name not in taken:
+            taken[source.name] = path
+            near = path.is_relative_to(results.resolve())
+            root, name = (
+                (results, path.relative_to(results.resolve()))
+                if near
+                else (document.parent, found[2])
+            )
+            write_text(new / "figures" / source.name, _text_of(inside(root, name)))
         return f"{found[1]}figures/{source.name}{found[3]}"
 
     write_text(new / document.name, PICTURE.sub(copied, text) if shown else text)
@@ -113,7 +118,7 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
 
 def _pictures(markdown: str) -> set[str]:
     """The targets of the pictures that a Markdown text shows."""
-    tokens = MarkdownIt("commonmark").enable("table").parse(markdown)
+    tokens = reader().parse(markdown)
     inside = (child for token in tokens for child in token.children or [])
     return {unquote(str(child.attrGet("src"))) for child in inside if child.type == "image"}
 

@@ -489,6 +489,25 @@ def test_a_file_that_unpacks_to_one_byte_again_and_again_is_refused(
         open_traces(path)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for a file with a hole")
+@pytest.mark.parametrize("start", [trace.MAGIC, b"\x80\x04", b"\x1f\x8b", b"op,id,bytes\n"])
+def test_a_file_with_a_hole_is_refused(tmp_path, start):
+    """Its size, which nothing on the disk pays for, would allow whatever it unpacks to."""
+    path = tmp_path / "t"
+    path.write_bytes(start)
+    os.truncate(path, 2**40)
+    with pytest.raises(UserError, match="t: has holes"):
+        open_traces(path)
+
+
+def test_a_header_is_limited_however_large_its_file_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(trace, "MOST_HEADER", 2**20)
+    path = tmp_path / "t.kvtrace"
+    path.write_bytes(trace.MAGIC + lzma.compress(b"[" + b"[]," * 2**19) + os.urandom(2**20))
+    with pytest.raises(UserError, match="a header of more than 1 MiB"):
+        trace.read(path)
+
+
 def test_a_log_of_more_buffers_than_any_model_has_is_refused(tmp_path):
     path = tmp_path / "log.csv"
     for rows, said in (

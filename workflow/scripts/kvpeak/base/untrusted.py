@@ -4,6 +4,7 @@ Whatever such a file is, reading it ends: it is a regular file, not larger than 
 wrong with it is one UserError that names it. Texts are lines in which every character can be seen.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -51,6 +52,22 @@ def open_regular(path: Path) -> BinaryIO:
         os.close(descriptor)
         raise UserError(f"{path}: expected a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def open_recording(path: Path) -> BinaryIO:
+    """A regular file whose size says how much there may be to read, open for reading.
+
+    Raises what open_regular does, and UserError for a file with holes: it may be as large as it
+    likes and take nothing on the disk.
+    """
+    file = open_regular(path)
+    with contextlib.suppress(OSError, AttributeError):  # a system that knows of no holes
+        first = os.lseek(file.fileno(), 0, os.SEEK_HOLE)
+        if first < os.fstat(file.fileno()).st_size:
+            file.close()
+            raise UserError(f"{path}: has holes; expected a recording, copied as it was written")
+    file.seek(0)
+    return file
 
 
 class Unpacked(io.RawIOBase):

@@ -99,7 +99,7 @@ def _traces(file: Path) -> dict[str, Trace]:
     found = {}
     try:
         with zipfile.ZipFile(file) as archive:
-            members, packed = archive.infolist(), file.stat().st_size
+            members = archive.infolist()
             if len(members) > MOST_SNAPSHOTS or any(m.file_size > MOST_SNAPSHOT for m in members):
                 raise UserError(
                     f"{file}: expected at most {MOST_SNAPSHOTS} snapshots of at most "
@@ -107,10 +107,9 @@ def _traces(file: Path) -> dict[str, Trace]:
                 )
             for member in members:
                 where = file / member.filename
-                with lzma.open(io.BytesIO(archive.read(member))) as opened:
-                    content = io.BufferedReader(
-                        Unpacked(opened, min(member.compress_size, packed), where), MIB
-                    )
+                packed = archive.read(member)
+                with lzma.open(io.BytesIO(packed)) as opened:
+                    content = io.BufferedReader(Unpacked(opened, len(packed), where), MIB)
                     traces = snapshot.open_snapshot(where, content)
                 found[member.filename.split(".")[0]] = traces[0]
     except FileNotFoundError:

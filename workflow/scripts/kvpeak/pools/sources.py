@@ -4,14 +4,16 @@ import csv
 import gzip
 import io
 import lzma
+import os
 import zlib
 from array import array
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import Unpacked, open_regular
+from kvpeak.base.untrusted import Unpacked, open_recording
 from kvpeak.pools import candle_log, snapshot, trace
 from kvpeak.pools.trace import Op, Trace
 
@@ -28,12 +30,12 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
     docs/trace-format.md lists.
     """
     try:
-        start = _start(path)
-        if start.startswith(trace.MAGIC[:8]):
-            return [trace.read(path)]
-        opened = lzma.open if start.startswith(_XZ) else gzip.open if start[:2] == _GZIP else open
-        with opened(path, "rb") as packed:
-            file = io.BufferedReader(Unpacked(packed, path.stat().st_size, path), MIB)
+        with open_recording(path) as raw:
+            start, size = raw.read(16), os.fstat(raw.fileno()).st_size
+            raw.seek(0)
+            if start.startswith(trace.MAGIC[:8]):
+                return [trace.read(path)]
+            file = io.BufferedReader(Unpacked(_unpacking(raw, start), size, path), MIB)
             if file.peek(1)[:1] == _PICKLE:
                 return snapshot.open_snapshot(path, file, progress)
             return [read_csv(io.TextIOWrapper(file, "utf-8-sig", newline=""), path)]
@@ -48,9 +50,11 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
         ) from None
 
 
-def _start(path: Path) -> bytes:
-    with open_regular(path) as file:
-        return file.read(16)
+def _unpacking(raw: BinaryIO, start: bytes) -> BinaryIO:
+    """What the file holds, unpacked where its beginning says that it is packed."""
+    if start.startswith(_XZ):
+        return lzma.open(raw)
+    return gzip.open(raw) if start.startswith(_GZIP) else raw
 
 
 def read_csv(file, path: Path) -> Trace:

@@ -20,12 +20,13 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
 from kvpeak.base.numbers import MIB
 from kvpeak.base.text import seen
-from kvpeak.base.untrusted import open_regular
+from kvpeak.base.untrusted import open_recording
 
 MAGIC = b"kvpeak trace 1\n"
 SUFFIX = ".kvtrace"
 MOST_EVENTS = 2**25  # of a trace, whoever wrote it
 LONGEST_NAME = 300  # characters of a file, function or phase that another program named
+MOST_HEADER = 64 * MIB  # of a file; parsing takes 30 times as much
 _MOST_A_BYTE = 64  # events that a byte of a file may hold; recorded ones hold 0.3 to 2
 
 
@@ -117,13 +118,13 @@ def write(trace: Trace, path: Path) -> None:
 
 def read(path: Path) -> Trace:
     """Read a trace. Raises UserError if the file is not one, or damaged."""
-    with open_regular(path) as file:
+    with open_recording(path) as file:
         if file.readline(len(MAGIC)) != MAGIC:
             raise UserError(f"{path}: not a kvpeak trace of version 1; expected {MAGIC!r} first")
         try:
             file_bytes = os.fstat(file.fileno()).st_size
             with lzma.open(file) as body:
-                head = json.loads(_header(body, 4 * MIB + 16 * file_bytes))
+                head = json.loads(_header(body, min(MOST_HEADER, 4 * MIB + 16 * file_bytes)))
                 trace = Trace(**{key: head[key] for key in _HEAD})
                 _check_head(trace, head, file_bytes - file.tell())
                 columns = [_unplaned(body, length) for length in head["lengths"]]

@@ -3,6 +3,7 @@ code may be.
 """
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -46,16 +47,21 @@ def package_of(module: Path) -> str:
     return module.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@functools.cache
+def nodes(file: Path) -> list[ast.AST]:
+    """Every node of a file's syntax tree."""
+    return [*ast.walk(ast.parse(file.read_text(encoding="utf-8")))]
+
+
 def imports(module: Path) -> Iterator[tuple[int, str, bool]]:
     """(line, dotted name, whether it is at module level) of every import."""
-    tree = ast.parse(module.read_text(encoding="utf-8"))
     inside = {
         id(node)
-        for function in ast.walk(tree)
+        for function in nodes(module)
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
         for node in ast.walk(function)
     }
-    for node in ast.walk(tree):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             for name in node.names:
                 yield node.lineno, name.name, id(node) not in inside
@@ -107,6 +113,7 @@ def test_the_packages_have_no_circle():
     assert not left
 
 
+@functools.cache
 def sources(*patterns: str) -> list[Path]:
     listed = subprocess.run(
         ["git", "ls-files", "-z", *patterns], cwd=ROOT, capture_output=True, text=True, check=True
@@ -123,7 +130,7 @@ def test_no_module_and_no_function_is_too_long():
             modules.add(name)
         functions |= {
             f"{name}:{node.name}"
-            for node in ast.walk(ast.parse(text))
+            for node in nodes(file)
             if isinstance(node, ast.FunctionDef)
             and node.end_lineno - node.lineno >= MOST_LINES_OF_A_FUNCTION
         }
@@ -152,7 +159,7 @@ def definitions(name: str) -> list[str]:
     return [
         f"{file.relative_to(ROOT)}:{node.lineno}"
         for file in sources("workflow/*.py", "tests/*.py", ":!tests/device")
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        for node in nodes(file)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id == name
     ]
 
@@ -170,7 +177,7 @@ def test_no_list_of_axes_or_columns_is_written_down_a_second_time():
     for file in sources("workflow/*.py"):
         if file in {PACKAGE / "base/axes.py", PACKAGE / "base/columns.py"}:
             continue
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        for node in nodes(file):
             if isinstance(node, ast.Tuple | ast.List):
                 texts = tuple(getattr(each, "value", None) for each in node.elts)
                 found = {texts[k : k + n] for n in (5, 8) for k in range(len(texts) - n + 1)}
@@ -185,7 +192,7 @@ def test_tables_are_written_in_one_place():
             continue
         found = {
             node.attr if isinstance(node, ast.Attribute) else node.name
-            for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+            for node in nodes(file)
             if isinstance(node, ast.Attribute | ast.alias)
         }
         assert not found & {"writer", "DictWriter", "to_csv"}, f"{file}: use csv_text"

@@ -138,13 +138,13 @@ def t_interval(logs: np.ndarray) -> tuple[float | None, float | None, float | No
     """
     if logs.size < MIN_BLOCKS:
         return None, None, None
-    error = stats.sem(logs)
+    mean, error = logs.mean(), logs.std(ddof=1) / np.sqrt(logs.size)
     if error == 0:
-        point = float(np.exp(logs.mean()))
+        point = float(np.exp(mean))
         return point, point, float(point == 1)
     half = stats.t.ppf((1 + CONFIDENCE) / 2, logs.size - 1) * error
-    low, high = np.exp([logs.mean() - half, logs.mean() + half])
-    return float(low), float(high), float(stats.ttest_1samp(logs, 0).pvalue)
+    p = 2 * stats.t.sf(abs(mean) / error, logs.size - 1)
+    return float(np.exp(mean - half)), float(np.exp(mean + half)), float(p)
 
 
 def fixed_interval(

@@ -11,6 +11,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from kvpeak.base import columns
+from kvpeak.base.program import FAILED, main
+from kvpeak.commands import replay_finding
 from kvpeak.replay.fit import fit_constant, worst_error
 from kvpeak.replay.longest import ERROR
 from kvpeak.replay.prediction import PROCESS_MIB
@@ -18,6 +20,7 @@ from kvpeak.replay.questions import best_cap
 from kvpeak.replay.workload import CAPACITY_FACTOR
 from kvpeak.report.context import read_replay
 from kvpeak.report.document import environment
+from kvpeak.report.style import Figure
 
 ROOT = Path(__file__).parents[1]
 PROGRAM = ROOT / "workflow/scripts/replay_finding.py"
@@ -179,12 +182,33 @@ def test_the_fitted_constant_has_the_smallest_worst_error():
     assert fit_constant([(100.0, 90.0)]) == 0
 
 
-def test_a_missing_table_of_the_finding_is_one_line(tmp_path):
-    done = subprocess.run(
-        [sys.executable, PROGRAM, "--cells", tmp_path / "no.csv", "--out", tmp_path],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
+def test_a_missing_table_of_the_finding_is_one_line(tmp_path, capsys):
+    missing = tmp_path / "no.csv"
+    assert main(replay_finding, ["--cells", str(missing), "--out", str(tmp_path)]) == FAILED
+    assert capsys.readouterr().err == f"replay_finding: {missing}: No such file or directory\n"
+
+
+@pytest.fixture
+def computed(monkeypatch):
+    """The program has computed its tables, which takes it long."""
+    names = ("cells", "length", "log")
+    monkeypatch.setattr(replay_finding, "tables", lambda *_: {name: [{"x": 1}] for name in names})
+    monkeypatch.setattr(
+        replay_finding, "predicted_by_length", lambda *_: Figure("f", "", "", "", "")
     )
-    assert done.returncode == 1
-    assert done.stderr == f"replay_finding: {tmp_path / 'no.csv'}: No such file or directory\n"
+
+
+@pytest.mark.usefixtures("computed")
+def test_a_folder_that_cannot_be_made_is_one_line_that_names_it(tmp_path, capsys):
+    (tmp_path / "a-file").write_text("")
+    assert main(replay_finding, ["--out", str(tmp_path / "a-file/out")]) == FAILED
+    said = capsys.readouterr().err
+    assert "a-file" in said and said.count("\n") == 1
+
+
+@pytest.mark.usefixtures("computed")
+def test_a_folder_that_may_not_be_written_is_one_line_that_names_it(tmp_path, capsys, read_only):
+    read_only(tmp_path)
+    assert main(replay_finding, ["--out", str(tmp_path / "out")]) == FAILED
+    said = capsys.readouterr().err
+    assert str(tmp_path) in said and said.count("\n") == 1

@@ -1,5 +1,6 @@
 """A small project that tests may run, change and break."""
 
+import fcntl
 import os
 import shutil
 import signal
@@ -9,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 from disks import Disks
 
@@ -84,17 +86,10 @@ class Project:
         temporary.mkdir(exist_ok=True)
         return os.environ | {"TMPDIR": str(temporary)}
 
-    def snakemake(self, *arguments: str, **options) -> subprocess.CompletedProcess:
+    def snakemake(self, *arguments: str) -> subprocess.CompletedProcess:
         """Really run Snakemake; its standard error follows its standard output in `stdout`."""
-        return subprocess.run(
-            self.command(*arguments),
-            cwd=self.folder,
-            env=self.environment,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            **options,
-        )
+        command = self.command(*arguments)
+        return warm.run(command, self.folder, self.environment, together=True)
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """How many jobs of each rule a dry run plans."""
@@ -114,11 +109,18 @@ class Project:
 
 @pytest.fixture(scope="session")
 def _measured(tmp_path_factory) -> Path:
-    """The tiny project after one full run, made once."""
-    project = Project.make(tmp_path_factory.mktemp("project") / "measured")
-    done = project.snakemake()
-    assert done.returncode == 0, done.stdout
-    return project.folder
+    """The tiny project after one full run, made once, by the first process that needs it."""
+    own = tmp_path_factory.getbasetemp()
+    folder = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    made = folder / "measured"
+    with (folder / "measured.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not made.exists():
+            project = Project.make(tmp_path_factory.mktemp("project") / "measured")
+            done = project.snakemake()
+            assert done.returncode == 0, done.stdout
+            project.folder.rename(made)
+    return made
 
 
 @pytest.fixture

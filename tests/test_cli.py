@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 from kvpeak import cli
 from kvpeak.base.version import VERSION
@@ -13,7 +14,7 @@ KVPEAK = Path(sys.executable).with_name("kvpeak")
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess:
-    return subprocess.run([KVPEAK, *arguments], capture_output=True, text=True, check=False)
+    return warm.run([KVPEAK, *arguments])
 
 
 def test_help_lists_every_command_with_its_first_line_and_the_exit_codes():

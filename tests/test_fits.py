@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import warm
 
 from kvpeak.analysis.fits import (
     LAWS,
@@ -361,7 +362,7 @@ def test_many_series_without_a_prediction_are_counted(tmp_path):
 
 
 def kvpeak(*arguments) -> subprocess.CompletedProcess:
-    return subprocess.run([KVPEAK, "fits", *arguments], capture_output=True, text=True, check=False)
+    return warm.run([KVPEAK, "fits", *arguments])
 
 
 def published(name: str) -> Path:

@@ -4,16 +4,20 @@ closed one, an interrupt.
 """
 
 import fcntl
+import functools
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 import pytest
+import warm
 
 from kvpeak import cli
 from kvpeak.base.program import CLOSED_PIPE, DONE, FAILED, INTERRUPTED, UNAVAILABLE, USAGE
@@ -27,7 +31,6 @@ ENGINES = {"mlx_engine", "candle_replay", "mistralrs_engine", "probe"}
 
 CELL = "results/cells/mlx-0.32.4/tiny/alice-16/cat/none/default/r1"
 RECORDINGS = Path(__file__).parents[1] / "config/pools/pytorch-h200"
-FIGURES, LOG = "fornace-2026-11-04", "fornace-alloc-log-cat-contiguous-4096"
 PREDICT = "--model config/models/tiny.json --prompt-tokens 17 --kv-cache cat --slack 2 --decode 8"
 
 
@@ -91,9 +94,8 @@ PROGRAMS = {
     "plot": Program("--matrix nowhere.yaml", "", "--out {out}/figures"),
     "pools": Program("nowhere.pickle", "--policies", "trace.csv --out {out}"),
     "render": Program("--matrix nowhere.yaml", None, "--out {out}/finding.md"),
-    "replay_finding": Program(
-        "--cells nowhere.csv", None, f"--cells {FIGURES}.csv --log {LOG}.csv --out {{out}}"
-    ),
+    # It computes for long before it writes: tests/test_replay_finding.py.
+    "replay_finding": Program("--cells nowhere.csv"),
     "replay_recordings": Program("nowhere", None, f"{RECORDINGS} --out {{out}}/pytorch.csv"),
     "run_cell": Program(f"{CELL} --matrix nowhere.yaml"),
 }
@@ -123,11 +125,9 @@ def one_line(name: str, code: int, expected: int, stderr: str) -> str:
 
 @pytest.fixture(scope="module")
 def here(_measured, tmp_path_factory) -> Path:
-    """A project that was measured, with a trace and the published figures."""
+    """A project that was measured, with a trace."""
     folder = tmp_path_factory.mktemp("programs") / "project"
     shutil.copytree(_measured, folder, symlinks=True)
-    for name in (f"{FIGURES}.csv", f"{LOG}.csv"):
-        shutil.copy2(next(ROOT.glob(f"config/**/{name}")), folder / name)
     (folder / "trace.csv").write_text("op,id,bytes\nalloc,1,1048576\nfree,1,\n")
     (folder / "a-file").write_text("")
     record = folder / CELL / "cell.json"  # one cell that `kvpeak failed` lists
@@ -139,26 +139,20 @@ def here(_measured, tmp_path_factory) -> Path:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_users_mistake_is_one_line(name, here):
     program = PROGRAMS[name]
-    done = subprocess.run(
-        command(name, program.mistake), cwd=here, capture_output=True, text=True, check=False
-    )
+    done = warm.run(command(name, program.mistake), here)
     one_line(name, done.returncode, program.code, done.stderr)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_unknown_option_is_one_line_that_names_the_help(name, here):
-    done = subprocess.run(
-        command(name, "--no-such-option"), cwd=here, capture_output=True, text=True, check=False
-    )
+    done = warm.run(command(name, "--no-such-option"), here)
     assert f"{name} --help" in one_line(name, done.returncode, USAGE, done.stderr)
 
 
 @pytest.mark.parametrize("name", WRITING)
 def test_a_folder_that_cannot_be_made_is_one_line_that_names_it(name, here):
     arguments = PROGRAMS[name].writes.format(out="a-file/out")
-    done = subprocess.run(
-        command(name, arguments), cwd=here, capture_output=True, text=True, check=False
-    )
+    done = warm.run(command(name, arguments), here)
     assert "a-file" in one_line(name, done.returncode, FAILED, done.stderr)
 
 
@@ -170,9 +164,7 @@ def test_a_folder_that_may_not_be_written_is_one_line_that_names_it(
     out.mkdir()
     read_only(out)
     arguments = PROGRAMS[name].writes.format(out=out)
-    done = subprocess.run(
-        command(name, arguments), cwd=here, capture_output=True, text=True, check=False
-    )
+    done = warm.run(command(name, arguments), here)
     assert "locked" in one_line(name, done.returncode, FAILED, done.stderr)
 
 
@@ -187,14 +179,7 @@ def both(name: str) -> list[str]:
 def test_a_full_output_is_one_line(name, here):
     for arguments in both(name):
         with Path("/dev/full").open("w") as full:
-            done = subprocess.run(
-                command(name, arguments),
-                cwd=here,
-                stdout=full,
-                stderr=subprocess.PIPE,
-                text=True,
-                check=False,
-            )
+            done = warm.run(command(name, arguments), here, stdout=full)
         said = one_line(name, done.returncode, FAILED, done.stderr)
         assert said == "standard output: No space left on device"
 
@@ -202,36 +187,43 @@ def test_a_full_output_is_one_line(name, here):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_closed_pipe_is_one_line(name, here):
     for arguments in both(name):
-        closed_pipe(name, arguments, here, "")
+        closed_pipe(name, functools.partial(warm.run, command(name, arguments), here))
 
 
 @pytest.mark.parametrize("arguments", ["--help", "bash"])
 def test_a_closed_pipe_is_one_line_without_buffers_too(arguments, here):
-    closed_pipe("kvpeak completion", arguments, here, "1")
+    name = "kvpeak completion"
 
-
-def closed_pipe(name: str, arguments: str, folder: Path, unbuffered: str) -> None:
-    read, write = os.pipe()
-    os.close(read)
-    done = subprocess.run(
+    run = functools.partial(
+        subprocess.run,
         command(name, arguments),
-        cwd=folder,
-        env=os.environ | {"PYTHONUNBUFFERED": unbuffered},
-        stdout=write,
+        cwd=here,
+        env=os.environ | {"PYTHONUNBUFFERED": "1"},
         stderr=subprocess.PIPE,
         text=True,
         check=False,
     )
+    closed_pipe(name, run)
+
+
+def closed_pipe(name: str, run: Callable[..., subprocess.CompletedProcess]) -> None:
+    """`run` starts the program with a standard output that nobody reads."""
+    read, write = os.pipe()
+    os.close(read)
+    done = run(stdout=write)
     os.close(write)
     said = one_line(name, done.returncode, CLOSED_PIPE, done.stderr)
     assert said == "standard output was closed"
 
 
-def blocked(process: subprocess.Popen) -> bool:
+def blocked(process: warm.Started) -> bool:
     """Whether the process waits. False once it has ended."""
-    seen = psutil.Process(process.pid)
-    before = seen.cpu_times()
-    return seen.status() == psutil.STATUS_SLEEPING and seen.cpu_times() == before
+    try:
+        seen = psutil.Process(process.pid)
+        before = seen.cpu_times()
+        return seen.status() == psutil.STATUS_SLEEPING and seen.cpu_times() == before
+    except psutil.NoSuchProcess:
+        return False
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="fills a pipe of Linux's size")
@@ -240,22 +232,18 @@ def test_an_interrupt_while_it_waits_is_one_line(name, here):
     """It waits for room in a pipe that nobody reads."""
     read, write = os.pipe()
     os.write(write, b"x" * fcntl.fcntl(write, fcntl.F_GETPIPE_SZ))
-    process = subprocess.Popen(
-        command(name, PROGRAMS[name].prints),
-        cwd=here,
-        stdout=write,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    os.close(write)
-    while process.poll() is None and not blocked(process):
-        pass
-    process.send_signal(signal.SIGINT)
-    with os.fdopen(read, "rb") as pipe:
-        while process.poll() is None and pipe.read1():
+    with tempfile.TemporaryFile("a+") as stderr:
+        process = warm.start(command(name, PROGRAMS[name].prints), write, stderr.fileno(), here)
+        os.close(write)
+        while not process.ended() and not blocked(process):
             pass
-    stderr = process.communicate()[1]
-    assert one_line(name, process.returncode, INTERRUPTED, stderr) == "interrupted"
+        process.send_signal(signal.SIGINT)
+        with os.fdopen(read, "rb") as pipe:
+            while not process.ended() and pipe.read1():
+                pass
+        code = process.wait()
+        stderr.seek(0)
+        assert one_line(name, code, INTERRUPTED, stderr.read()) == "interrupted"
 
 
 @pytest.mark.parametrize("name", sorted({*NAMES} - {"run_cell"}))
@@ -274,20 +262,12 @@ sys.argv = sys.argv[1:] if sys.argv[0] == {sys.executable!r} else sys.argv
 sys.path.insert(0, {str(SCRIPTS)!r})
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=here, capture_output=True, text=True, check=False
-    )
+    done = warm.run([sys.executable, "-c", code], here)
     assert one_line(name, done.returncode, INTERRUPTED, done.stderr) == "interrupted"
 
 
 def test_what_is_printed_of_a_mistake_is_one_line_whatever_it_holds(here):
-    done = subprocess.run(
-        [KVPEAK, "plan", "--matrix", "no\nwhere\x1b[31m.yaml"],
-        cwd=here,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = warm.run([KVPEAK, "plan", "--matrix", "no\nwhere\x1b[31m.yaml"], here)
     assert "\x1b" not in one_line("kvpeak plan", done.returncode, FAILED, done.stderr)
 
 

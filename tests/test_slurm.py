@@ -10,7 +10,6 @@ from conftest import TINY_MATRIX
 
 pytestmark = pytest.mark.slow
 
-BOUND_S = 300
 WITHOUT_ACCOUNTING = (
     "--slurm-status-command",
     "squeue",
@@ -33,7 +32,7 @@ def slurm(tmp_path):
 def test_the_cells_are_jobs_each_alone_on_a_node_and_the_finding_is_rendered(measured, slurm):
     """Only the two cells are missing."""
     measured.set_matrix(TINY_MATRIX | {"kv_caches": ["cat"], "protocol": {"generate": 7}})
-    done = measured.snakemake("--profile", "profiles/slurm", *WITHOUT_ACCOUNTING, timeout=BOUND_S)
+    done = measured.snakemake("--profile", "profiles/slurm", *WITHOUT_ACCOUNTING)
     assert done.returncode == 0, done.stdout
     asked = ["scontrol", "show", "jobs"]
     jobs = subprocess.run(asked, capture_output=True, text=True, check=True).stdout

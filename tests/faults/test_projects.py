@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 import pytest
+import warm
 from conftest import TINY_MATRIX, Project
 
 CELL = "mlx-0.32.4/tiny/alice-16/{}/default/r1"
@@ -17,14 +18,8 @@ def program(project: Project, name: str, *arguments: str) -> subprocess.Complete
     """Run one of the project's steps, or a command of kvpeak in the project's folder."""
     step = project.folder / f"workflow/scripts/{name}.py"
     command = [step] if step.exists() else ["-m", "kvpeak.cli", name]
-    return subprocess.run(
-        [sys.executable, *command, *arguments],
-        cwd=project.folder,
-        env=project.environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, *command, *arguments]
+    return warm.run(command, project.folder, project.environment)
 
 
 def contents(project: Project, *patterns: str) -> dict[str, bytes]:

@@ -12,9 +12,11 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from xml.dom import minidom
 
 import pytest
 import stranger
+import warm
 from conftest import Project
 from stranger import EVIL, hidden
 
@@ -48,15 +50,9 @@ class Home:
 
     def run(self, *command: object, code: int = 0) -> str:
         """What a program says on both streams, of which every character can be seen."""
-        done = subprocess.run(
-            [str(word) for word in command],
-            cwd=self.project.folder,
-            env=self.project.environment | {"HOME": str(self.folder)},
-            capture_output=True,
-            timeout=300,
-            check=False,
-        )
-        said = (done.stdout + done.stderr).decode("utf-8", "surrogateescape")
+        environment = self.project.environment | {"HOME": str(self.folder)}
+        done = warm.run([*command], self.project.folder, environment)
+        said = done.stdout + done.stderr
         assert done.returncode == code, said
         assert "Traceback" not in said
         assert not hidden(said), said
@@ -170,15 +166,7 @@ def test_names_that_are_formulas_for_a_figure_are_text(home):
         table.write_text(table.read_text().replace(",tiny,", ",$\\frac{$,"))
     home.step("plot")
     for figure in home.project.folder.glob("report/figures/*.svg"):
-        subprocess.run(
-            [
-                sys.executable,
-                "-c",
-                "import sys, xml.dom.minidom as x; x.parse(sys.argv[1])",
-                figure,
-            ],
-            check=True,
-        )
+        minidom.parse(str(figure))
 
 
 # Programs in results/ (2)

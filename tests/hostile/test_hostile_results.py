@@ -21,6 +21,7 @@ from conftest import Project
 from stranger import EVIL, hidden
 
 from kvpeak.analysis.aggregate import gather, read_plan
+from kvpeak.analysis.results import read_table
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
@@ -28,6 +29,7 @@ from kvpeak.base.untrusted import MOST_JSON
 from kvpeak.cli import start
 from kvpeak.experiment.preparation import lacks_its_programs
 from kvpeak.report.markdown import escape
+from kvpeak.report.page_data import SHOWN, name_of, read_tables
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
 TABLES = ("plan.csv", "summary.csv", "processes.csv", "runs.csv")
@@ -167,6 +169,20 @@ def test_names_that_are_formulas_for_a_figure_are_text(home):
     home.step("plot")
     for figure in home.project.folder.glob("report/figures/*.svg"):
         minidom.parse(str(figure))
+
+
+@pytest.mark.parametrize("name", [name_of(table) for table in SHOWN])
+def test_a_table_that_is_a_link_to_a_secret_is_in_no_page(tmp_path, name):
+    """Any text without a comma is a table of one column."""
+    key = tmp_path / "key"
+    key.write_text("-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n")
+    table = tmp_path / "theirs/results" / name
+    table.parent.mkdir(parents=True)
+    table.symlink_to(key)
+    with pytest.raises(UserError, match="leads out of "):
+        read_tables(tmp_path / "theirs/results")
+    with pytest.raises(UserError, match="leads out of "):
+        read_table(table)
 
 
 # Programs in results/ (2)

@@ -17,6 +17,7 @@ from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import inside
 from kvpeak.base.made import UNAVAILABLE
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import csv_safe
@@ -194,9 +195,11 @@ def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
     fields are missing.
 
     With `table` the columns that its rows cannot do without have to be there. Raises UserError for
-    a file that cannot be read, or that a spreadsheet has saved in another way.
+    a file that cannot be read, that a spreadsheet has saved in another way, or that is a link out
+    of its folder.
     """
     path = Path(path)
+    inside(path.parent, path.name)
     needed = tuple(name for name in table.names if name in _NEEDED) if table else ()
     try:
         found = read_csv(path, needed)

@@ -11,6 +11,7 @@ from kvpeak.analysis.workloads import is_plain, spell_length
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import inside
 from kvpeak.base.layout import CELLS, MEMORY_FILE
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.untrusted import read_csv
@@ -37,12 +38,14 @@ class DataTable:
 
 
 def read_tables(folder: Path) -> dict[str, list[dict]]:
-    """The CSV files below `folder` (results/) that are there, by name. Raises UserError."""
+    """The CSV files below `folder` (results/) that are there, by name. Raises UserError, for a link
+    out of the folder too: whatever it leads to would be in the page.
+    """
     found = {}
     for table in SHOWN:
         name = name_of(table)
         try:
-            found[name] = read_csv(folder / name)
+            found[name] = read_csv(inside(folder, name))
         except FileNotFoundError:
             continue
     return found
@@ -129,10 +132,14 @@ def _names(row: dict) -> tuple[str, ...]:
 
 def _timeline(folder: Path, row: dict) -> list[list[float]]:
     """[seconds, MiB] of the cell's first process, the largest sample of each of SAMPLES spans."""
-    path = folder / CELLS.name / "/".join(_names(row)) / "r1" / MEMORY_FILE
+    name = Path(CELLS.name, *_names(row), "r1", MEMORY_FILE)
     column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
     try:
-        found = [(float(s["t_s"]), float(s[column])) for s in read_csv(path) if s.get(column)]
+        found = [
+            (float(s["t_s"]), float(s[column]))
+            for s in read_csv(inside(folder, name))
+            if s.get(column)
+        ]
     except (FileNotFoundError, UserError, KeyError, ValueError):
         return []
     samples = [each for each in found if all(abs(number) <= LARGEST for number in each)]

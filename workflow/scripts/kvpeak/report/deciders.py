@@ -98,7 +98,7 @@ def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
     if not all(effect.verdict in ESTABLISHED for effect in speeds):
         told.append("Where a line names no speed, a change of speed is not established.")
     if any(effect.verdict == Verdict.NOT_TESTABLE and effect.pairs > 1 for effect in peaks):
-        told.append("Ratios without a pooled one: the pairs are too few to pool, or replayed.")
+        told.append("Ratios without a pooled one: too few pairs, or replayed.")
     if any(effect.noisy for effect in peaks):
         told.append("Within the noise: the ranges of the two cells' processes meet.")
     return [escape(" ".join(told))] if told else []

@@ -215,8 +215,9 @@ def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
         title="Where the bytes are at the peak",
         alt=f"Parts of the peak, {where}. Kept free buffers: {spoken}.",
         caption=f"The peak of each cell ({where}){in_loading(largest(near))}. Live and kept bytes "
-        "need not peak at the same moment: what is live beside the weights is at most that much, "
-        "what is kept at least that much." + one_process(largest(near)) + sampled([pair]),
+        "need not peak together: live is at most, kept at least that much."
+        + one_process(largest(near))
+        + sampled([pair]),
         svg=svg(figure),
     )
 

@@ -64,3 +64,16 @@ def test_a_file_of_gibibytes_costs_no_memory(tmp_path, out):
 def test_a_damaged_table_is_one_line(tmp_path, out, text, form):
     (out / "t.csv").write_text(text)
     assert f"expected {form.upper()}: " in refused(tmp_path, format=form)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("p,g,rate\n64,9,12,5\n", "line 2: more fields than columns"),
+        ("p,g,rate,rate\n64,9,12,13\n", "column rate is there twice"),
+    ],
+    ids=["a decimal comma", "two columns of one name"],
+)
+def test_a_field_that_may_be_another_columns_is_no_figure(tmp_path, out, text, said):
+    (out / "t.csv").write_text(text)
+    assert said in refused(tmp_path)

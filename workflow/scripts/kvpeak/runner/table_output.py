@@ -9,6 +9,7 @@ import math
 import os
 import stat
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -115,7 +116,7 @@ def _rows(text: str, file: Path, form: str) -> list[dict]:
     """
     try:
         csv.field_size_limit(LONGEST_FIELD)
-        rows = list(csv.DictReader(text.splitlines())) if form == "csv" else _json_rows(text)
+        rows = _csv_rows(text) if form == "csv" else _json_rows(text)
     except (ValueError, RecursionError, csv.Error) as error:
         cause = plain(str(error), 200)
         raise UserError(f"{file}: expected {form.upper()}: {cause}") from None
@@ -123,6 +124,20 @@ def _rows(text: str, file: Path, form: str) -> list[dict]:
         raise UserError(f"{file}: expected a JSON object for each run")
     if len(rows) > MOST_ROWS:
         raise UserError(f"{file}: {len(rows)} rows; expected one for each run")
+    return rows
+
+
+def _csv_rows(text: str) -> list[dict]:
+    """Raises ValueError where it is not sure which column a field belongs to."""
+    reader = csv.DictReader(text.splitlines())
+    names = [name for name in reader.fieldnames or [] if name]
+    if len({*names}) < len(names):
+        raise ValueError(f"column {Counter(names).most_common(1)[0][0]} is there twice")
+    rows = []
+    for row in reader:
+        if any(row.pop(None, ())):  # a decimal comma makes two fields of a number
+            raise ValueError(f"line {reader.line_num}: more fields than columns")
+        rows.append(row)
     return rows
 
 

@@ -38,6 +38,8 @@ def test_a_plain_line_has_no_hidden_character(text):
 def test_a_formula_becomes_text(text):
     assert csv_safe(text) == "'" + text
     assert csv_safe("a" + text) == "a" + text
+    assert csv_safe("a;" + text) == "a;'" + text
+    assert csv_safe("a; " + text) == "a; " + text
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)))

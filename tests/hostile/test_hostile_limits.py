@@ -108,6 +108,9 @@ def test_a_table_of_too_many_columns_or_fields_is_refused(tmp_path, monkeypatch)
     table.write_text(",".join(f"c{n}" for n in range(MOST_COLUMNS + 1)) + "\n")
     with pytest.raises(UserError, match=r"plan\.csv: 201 columns; expected at most 200"):
         read_csv(table)
+    table.write_text("a,b,a\n1,2,3\n")
+    with pytest.raises(UserError, match="column a is there twice"):
+        read_csv(table)
     monkeypatch.setattr(untrusted, "MOST_FIELDS", 6)
     table.write_text("a,b\n" + "1,2\n" * 3)
     assert len(read_csv(table)) == 3

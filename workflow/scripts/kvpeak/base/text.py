@@ -6,7 +6,7 @@ import unicodedata
 # Control characters, lone surrogates, unassigned and private ones, and what changes the direction
 # of text.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-_FORMULA = re.compile(r"[=+\-@\t\r]")
+_FORMULA = re.compile(r"(^|;)(?=[=+\-@\t\r])")
 
 
 def plain(text: str, most: int | None = None) -> str:
@@ -36,10 +36,10 @@ def seen(value):
 
 
 def csv_safe(text: str) -> str:
-    """The text such that a spreadsheet does not take it for a formula: an apostrophe before =, +, -
-    and @.
+    """The text such that a spreadsheet takes nothing of it for a formula: an apostrophe before =,
+    +, - and @, at its beginning and after a semicolon, which begins a field in many countries.
     """
-    return f"'{text}" if _FORMULA.match(text) else text
+    return _FORMULA.sub(r"\1'", text)
 
 
 def _seen(character: str) -> str:

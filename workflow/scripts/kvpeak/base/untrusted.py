@@ -179,6 +179,8 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
 def _check_header(header: list[str], path: Path, needed: tuple[str, ...]) -> None:
     if len(header) > MOST_COLUMNS:
         raise UserError(f"{path}: {len(header):,} columns; expected at most {MOST_COLUMNS}")
+    if twice := [name for name in header if header.count(name) > 1]:
+        raise UserError(f"{path}: column {twice[0][:80]} is there twice")
     missing = [name for name in needed if name not in header]
     if missing and len(header) == 1 and ";" in header[0]:
         raise UserError(

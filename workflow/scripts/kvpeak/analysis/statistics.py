@@ -11,8 +11,7 @@ from functools import cache
 
 import numpy as np
 import pandas as pd
-from scipy import stats
-from scipy.special import comb
+from scipy import special
 
 from kvpeak.base.axes import AXES
 
@@ -78,7 +77,11 @@ def half_width(values) -> float | None:
     values = np.asarray(values, float)
     if values.size < 3:
         return None
-    return float(stats.t.ppf((1 + CONFIDENCE) / 2, values.size - 1) * stats.sem(values))
+    return float(
+        special.stdtrit(values.size - 1, (1 + CONFIDENCE) / 2)
+        * values.std(ddof=1)
+        / np.sqrt(values.size)
+    )
 
 
 def ratio_of_means(of, to) -> Ratio:
@@ -109,6 +112,8 @@ def bootstrap_t(of: np.ndarray, to: np.ndarray) -> tuple[np.ndarray, np.ndarray]
         with np.errstate(divide="ignore", invalid="ignore"):
             t = (_log_ratio(of, to) - centre[shape]) / _standard_error(of, to)
         return np.nan_to_num(t, nan=0.0, posinf=np.inf, neginf=-np.inf)
+
+    from scipy import stats  # takes a second
 
     with np.errstate(invalid="ignore"):  # an infinite pivot: the resample took one value n times
         resampled = stats.bootstrap(
@@ -156,7 +161,7 @@ def processes_to_tell(of, to, low: float, high: float, alpha: float) -> int | No
         room = np.abs(np.log(value) - np.log(np.maximum((low, high), 0))).min()
     n = np.arange(least, MAX_PROCESSES + 1)
     spread = np.hypot(of.std(ddof=1) / of.mean(), to.std(ddof=1) / to.mean())
-    half_width = stats.t.ppf((1 + CONFIDENCE) / 2, 2 * n - 2) * spread / np.sqrt(n)
+    half_width = special.stdtrit(2 * n - 2, (1 + CONFIDENCE) / 2) * spread / np.sqrt(n)
     enough = n[half_width <= room]
     return int(enough[0]) if enough.size else None
 
@@ -166,7 +171,7 @@ def smallest_rank_p(n: int, m: int) -> float:
     """The smallest two-sided p that a rank test of n against m values can reach: 2 / C(n + m,
     n).
     """
-    return min(1.0, 2 / comb(n + m, n))
+    return min(1.0, 2 / special.comb(n + m, n))
 
 
 @cache
@@ -183,6 +188,8 @@ def rank_test(a, b, alpha: float = 1 - CONFIDENCE) -> float | None:
     """
     if smallest_rank_p(len(a), len(b)) > alpha:
         return None
+    from scipy import stats
+
     return float(stats.mannwhitneyu(a, b, alternative="two-sided").pvalue)
 
 
@@ -268,7 +275,7 @@ def outliers(values, groups=None) -> np.ndarray:
     distance = (values - grouped.transform("mean")).abs()
     tested = count >= MIN_OUTLIER_GROUP
     n = count.where(tested, MIN_OUTLIER_GROUP)
-    t = stats.t.isf(OUTLIER_ALPHA / (2 * n), n - 2)
+    t = special.stdtrit(n - 2, OUTLIER_ALPHA / (2 * n))  # the lower one; it is squared
     most = (n - 1) / np.sqrt(n) * np.sqrt(t**2 / (n - 2 + t**2)) * grouped.transform("std")
     far = (values - median).abs() > FAR * median.abs()
     return (tested & far & (distance > most)).to_numpy()

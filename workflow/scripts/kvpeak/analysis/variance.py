@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from kvpeak.analysis.comparisons import has_peak
 from kvpeak.analysis.results import Results
@@ -126,4 +126,4 @@ def _by_chance(rows: list[dict], logs: np.ndarray, share: float, freedom: int) -
     left, within = float(np.sum((logs - design @ solution) ** 2)), residual_freedom(rows)
     if left < NOTHING:
         return 0.0
-    return float(stats.f.sf(share / freedom / (left / within), freedom, within))
+    return float(special.fdtrc(freedom, within, share / freedom / (left / within)))

@@ -5,7 +5,7 @@ grows with them.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from kvpeak.analysis.statistics import CONFIDENCE
 from kvpeak.base.columns import TURNS
@@ -117,9 +117,11 @@ def trend(held_mib) -> Trend | None:
     size = (values.size // 2) // BLOCKS
     later = values[values.size - size * BLOCKS :].reshape(BLOCKS, size).mean(axis=1)
     at = size * np.arange(BLOCKS)
+    from scipy import stats  # takes a second
+
     fit = stats.linregress(at, later)
     # nan for means that do not differ at all
-    half = stats.t.ppf((1 + CONFIDENCE) / 2, BLOCKS - 2) * np.nan_to_num(fit.stderr)
+    half = special.stdtrit(BLOCKS - 2, (1 + CONFIDENCE) / 2) * np.nan_to_num(fit.stderr)
     slope, half = (float(value) * KIB for value in (fit.slope, half))
     return Trend(slope, slope - half, slope + half, values.size)
 

@@ -24,7 +24,6 @@ PHASES = ("load", "prefill", "decode", "between")
 _HEADERS = Path(mx.__file__).parent / "include"
 SANITIZE = os.environ.get("KVPEAK_SANITIZE", "")  # for the tests of the library itself
 _ROOM = 4096  # for an error's text
-_AT_ONCE = 2**20  # events copied at once
 
 
 class Counters(ctypes.Structure):
@@ -144,7 +143,7 @@ class Pool:
             return
         if name not in self._phases:
             self._phases.append(name)
-        self._library.kvpeak_mlx_phase(ctypes.c_uint16(self._phases.index(name)))
+        self._library.kvpeak_mlx_phase(ctypes.c_uint8(self._phases.index(name)))
 
     def save(self, folder: Path, name: str) -> None:
         """Write what was recorded into a folder, as trace.kvtrace."""
@@ -156,9 +155,7 @@ class Pool:
             name=name, source="mlx", setting=self.setting or _own(device.accelerator())
         )
         recorded.phases = self._phases[:]
-        first, count = 0, self.counters().events
-        while first < count:
-            first += self._copy(recorded, first, min(_AT_ONCE, count - first))
+        self._copy(recorded)
         start = recorded.time[0] if recorded.time else 0
         recorded.time = array("q", (time - start for time in recorded.time))
         recorded.stream = array("I", bytes(4 * len(recorded)))
@@ -166,25 +163,21 @@ class Pool:
         recorded.buffers = sum(op == Op.ALLOC for op in recorded.op)
         return recorded
 
-    def _copy(self, recorded: Trace, first: int, count: int) -> int:
-        op = bytearray(count)
-        time, id, size, phase = (
-            array(code, bytes(array(code).itemsize * count)) for code in ("q", "I", "Q", "H")
-        )
-        copied = self._library.kvpeak_mlx_events
-        copied.restype = ctypes.c_uint64
-        count = copied(
-            ctypes.c_uint64(first),
-            ctypes.c_uint64(count),
-            ctypes.c_void_p(time.buffer_info()[0]),
-            (ctypes.c_uint8 * len(op)).from_buffer(op),
-            *(ctypes.c_void_p(column.buffer_info()[0]) for column in (id, size, phase)),
-        )
-        recorded.op += op[:count]
-        for column, new in ((recorded.time, time), (recorded.id, id), (recorded.bytes, size)):
-            column.extend(new[:count])
-        recorded.phase.extend(phase[:count])
-        return count
+    def _copy(self, recorded: Trace) -> None:
+        """Fill the columns that the library has."""
+        count = self.counters().events
+        recorded.op = bytearray(count)
+        columns = recorded.time, recorded.id, recorded.bytes, recorded.phase
+        for column in columns:
+            column.frombytes(bytes(column.itemsize * count))
+        time, *others = (ctypes.c_void_p(column.buffer_info()[0]) for column in columns)
+        copy = self._library.kvpeak_mlx_events
+        copy.restype = ctypes.c_uint64
+        op = (ctypes.c_uint8 * count).from_buffer(recorded.op)
+        count = copy(ctypes.c_uint64(count), time, op, *others)
+        del op  # which holds the column's length
+        for column in (recorded.op, *columns):
+            del column[count:]
 
 
 def with_cap(name: str, parameters: str, cap: str, accelerator: str) -> str:

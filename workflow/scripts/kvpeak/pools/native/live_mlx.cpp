@@ -8,8 +8,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <mutex>
@@ -103,20 +105,76 @@ class Buffers : public Numbered {
   std::map<Size, Size, std::less<Size>, NodeAllocator<std::pair<const Size, Size>>> real_;
 };
 
-// An event of the recording; ids are numbers of births.
-struct Event {
-  std::int64_t time;
-  std::uint64_t bytes;
-  std::uint32_t id;
-  std::uint16_t phase;
-  std::uint8_t op;
+// What is recorded, in the order in which threads took a place for it. No thread waits for another:
+// where there are more threads than cores, one that holds a lock is often not running.
+class Recording {
+ public:
+  enum Op : std::uint8_t { ALLOC = 0, FREE = 1, CLEAR = 5 };
+  std::atomic<std::uint8_t> phase{0};
+
+  bool on = false;
+
+  // Called before the memory goes, and after it has come: so events of one address are in order.
+  void note(Op op, const void* pointer = nullptr, Size bytes = 0) {
+    if (!on) return;
+    using namespace std::chrono;
+    Event& event = at(taken_++);
+    event.time = duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
+    event.pointer = pointer;
+    event.what.store(bytes << 16 | Size(phase) << 8 | WRITTEN | op, std::memory_order_release);
+  }
+  std::uint64_t count() const { return taken_; }
+  // Columns of the first `count` events; returns how many. Ids are numbers of births. What was
+  // there before the recording is not in it.
+  std::uint64_t copy(std::uint64_t count, std::int64_t* time, std::uint8_t* op, std::uint32_t* id,
+                     std::uint64_t* bytes, std::uint16_t* phase) {
+    std::unordered_map<const void*, std::uint32_t> ids;
+    std::uint32_t births = 0;
+    std::uint64_t to = 0;
+    for (std::uint64_t from = 0; from < count; ++from) {
+      const Event& event = at(from);
+      Size what;
+      while (!(what = event.what.load(std::memory_order_acquire))) std::this_thread::yield();
+      op[to] = what & ~WRITTEN & 0xff, id[to] = 0;
+      if (op[to] == ALLOC) ids[event.pointer] = id[to] = births++;
+      if (op[to] == FREE) {
+        const auto found = ids.find(event.pointer);
+        if (found == ids.end()) continue;
+        id[to] = found->second, ids.erase(found);
+      }
+      time[to] = event.time, bytes[to] = what >> 16, phase[to++] = what >> 8 & 0xff;
+    }
+    return to;
+  }
+
+ private:
+  struct Event {
+    std::int64_t time;  // microseconds
+    const void* pointer;
+    std::atomic<Size> what;  // bytes, phase and operation; 0: not written yet
+  };
+  static constexpr Size EACH = 1 << 16, CHUNKS = 1 << 14, WRITTEN = 0x80;
+  // The event at a place; whoever needs a chunk first makes it. Memory is taken as it is written to.
+  Event& at(std::uint64_t place) {
+    if (place >= EACH * CHUNKS) throw std::length_error("a recording of more than 2^30 events");
+    std::atomic<Event*>& chunk = chunks_[place / EACH];
+    Event* events = chunk.load(std::memory_order_acquire);
+    if (!events) {
+      auto made = static_cast<Event*>(std::calloc(EACH, sizeof(Event)));
+      if (!made) throw std::bad_alloc();
+      if (chunk.compare_exchange_strong(events, made)) events = made;
+      else std::free(made);
+    }
+    return events[place % EACH];
+  }
+
+  std::array<std::atomic<Event*>, CHUNKS> chunks_{};
+  std::atomic<std::uint64_t> taken_{0};
 };
-enum : std::uint8_t { ALLOC = 0, FREE = 1, CLEAR = 5 };
 
 struct Held {
-  Block* block;  // null: the original's own
+  Block* block;
   Size requested;
-  std::uint32_t id;
 };
 
 struct State {
@@ -126,20 +184,11 @@ struct State {
   std::unordered_map<const void*, Held, std::hash<const void*>, std::equal_to<>,
                      NodeAllocator<std::pair<const void* const, Held>>>
       held;
-  std::vector<Event> events;
-  std::uint32_t births = 0;
-  std::uint16_t phase = 0;
-  bool recording = false;
+  Recording recording;
   bool waits = false;
   std::thread::id program;  // the thread that installed the pool
 };
 State* state = nullptr;  // never deleted: arrays outlive everything at exit
-
-void note(std::uint8_t op, std::uint32_t id, Size bytes) {
-  using namespace std::chrono;
-  const auto now = duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
-  state->events.push_back({now, bytes, id, state->phase, op});
-}
 
 // On a CPU the program's thread asks for the buffers of operations that another thread runs a moment
 // later, and frees their inputs when it has; an input that is free by then may be written over. So
@@ -185,39 +234,38 @@ class Between final : public Allocator {
  public:
   Buffer malloc(std::size_t bytes) override {
     let_the_other_thread_run();
-    std::unique_lock lock(state->mutex);
-    if (!bytes) return lock.unlock(), state->source.original.malloc(0);
-    void* pointer;
-    Held held{nullptr, bytes, 0};
-    if (state->policy) {
-      held.block = state->policy->request(bytes, 0);
-      if (!held.block) return Buffer{nullptr};
-      pointer = state->source.pointer(held.block);
-    } else {
-      pointer = state->source.original.malloc(bytes).ptr();
-      if (!pointer) return Buffer{nullptr};
+    if (!bytes) return state->source.original.malloc(0);
+    if (!state->policy) {
+      Buffer buffer = state->source.original.malloc(bytes);
+      if (buffer.ptr()) state->recording.note(Recording::ALLOC, buffer.ptr(), bytes);
+      return buffer;
     }
-    if (state->recording) held.id = state->births++, note(ALLOC, held.id, bytes);
-    state->held.emplace(pointer, held);
+    std::lock_guard lock(state->mutex);
+    Block* block = state->policy->request(bytes, 0);
+    if (!block) return Buffer{nullptr};
+    void* pointer = state->source.pointer(block);
+    state->recording.note(Recording::ALLOC, pointer, bytes);
+    state->held.emplace(pointer, Held{block, bytes});
     return Buffer{pointer};
   }
   void free(Buffer buffer) override {
+    if (!state->policy) {
+      state->recording.note(Recording::FREE, buffer.ptr());
+      return state->source.original.free(buffer);
+    }
     std::unique_lock lock(state->mutex);
     auto found = state->held.find(buffer.ptr());
-    if (found == state->held.end()) {
-      return lock.unlock(), state->source.original.free(buffer);
-    }
-    const Held held = found->second;
+    if (found == state->held.end()) return lock.unlock(), state->source.original.free(buffer);
+    Block* block = found->second.block;
     state->held.erase(found);
-    if (state->recording) note(FREE, held.id, 0);
-    if (held.block) state->policy->give_back(held.block);
-    else state->source.original.free(buffer);
+    state->recording.note(Recording::FREE, buffer.ptr());
+    state->policy->give_back(block);
   }
   std::size_t size(Buffer buffer) const override {
+    if (!state->policy) return state->source.original.size(buffer);
     std::unique_lock lock(state->mutex);
     auto found = state->held.find(buffer.ptr());
-    if (found == state->held.end() || !found->second.block)
-      return lock.unlock(), state->source.original.size(buffer);
+    if (found == state->held.end()) return lock.unlock(), state->source.original.size(buffer);
     return std::min(found->second.block->size, found->second.requested + MOST_SLACK);
   }
   Buffer make_buffer(void* pointer, std::size_t bytes) override {
@@ -254,7 +302,7 @@ int kvpeak_mlx_install(const char* name, const char* setting, int record, int wa
     made->source.shift = Size(static_cast<char*>(probe.raw_ptr()) - static_cast<char*>(probe.ptr()));
     made->source.original.free(probe);
   }
-  made->recording = record;
+  made->recording.on = record;
   made->waits = wait;
   made->program = std::this_thread::get_id();
   state = made.release();
@@ -267,10 +315,11 @@ int kvpeak_mlx_install(const char* name, const char* setting, int record, int wa
 
 void kvpeak_mlx_counters(kvpeak_counters* counters) {
   std::lock_guard lock(state->mutex);
+  const std::uint64_t events = state->recording.count();
   if (const Policy* p = state->policy.get())
     *counters = {p->active, p->active_peak, p->source.reserved, p->source.reserved_peak, p->hits,
-                 p->source.made, p->source.returned, state->events.size()};
-  else *counters = {0, 0, 0, 0, 0, 0, 0, state->events.size()};
+                 p->source.made, p->source.returned, events};
+  else *counters = {0, 0, 0, 0, 0, 0, 0, events};
 }
 
 // The peaks begin anew at what is there now.
@@ -285,27 +334,16 @@ void kvpeak_mlx_reset_peaks() {
 // mx.clear_cache: noted, and done unless the original does it.
 void kvpeak_mlx_trim() {
   std::lock_guard lock(state->mutex);
-  if (state->recording) note(CLEAR, 0, 0);
+  state->recording.note(Recording::CLEAR);
   if (state->policy) state->policy->trim();
 }
 
-void kvpeak_mlx_phase(std::uint16_t phase) {
-  std::lock_guard lock(state->mutex);
-  state->phase = phase;
-}
+void kvpeak_mlx_phase(std::uint8_t phase) { state->recording.phase = phase; }
 
-// Copy up to `count` events from `first` into columns; returns how many.
-std::uint64_t kvpeak_mlx_events(std::uint64_t first, std::uint64_t count, std::int64_t* time,
-                                std::uint8_t* op, std::uint32_t* id, std::uint64_t* bytes,
-                                std::uint16_t* phase) {
-  std::lock_guard lock(state->mutex);
-  const std::uint64_t last = std::min<std::uint64_t>(first + count, state->events.size());
-  for (std::uint64_t i = first; i < last; ++i) {
-    const Event& e = state->events[i];
-    time[i - first] = e.time, op[i - first] = e.op, id[i - first] = e.id;
-    bytes[i - first] = e.bytes, phase[i - first] = e.phase;
-  }
-  return last > first ? last - first : 0;
+// The first `count` events as columns; see Recording.
+std::uint64_t kvpeak_mlx_events(std::uint64_t count, std::int64_t* time, std::uint8_t* op,
+                                std::uint32_t* id, std::uint64_t* bytes, std::uint16_t* phase) {
+  return state->recording.copy(count, time, op, id, bytes, phase);
 }
 
 }  // extern "C"

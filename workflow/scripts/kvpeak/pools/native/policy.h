@@ -35,6 +35,56 @@ inline Size round_to_part(Size n, Size parts) {
   return n == floor ? n : step ? round_up(n, step) : 2 * floor;
 }
 
+// Nodes of sets and maps, used again and again: a free list is several times faster than the C
+// library. One a set, so no locks.
+template <class T>
+struct NodeAllocator {
+  using value_type = T;
+  union Node {
+    Node* next;
+    alignas(T) unsigned char bytes[sizeof(T)];
+  };
+  struct Store {
+    std::vector<std::unique_ptr<Node[]>> slabs;
+    Node* free = nullptr;
+  };
+  std::shared_ptr<Store> store = std::make_shared<Store>();
+  NodeAllocator() = default;
+  template <class U>
+  NodeAllocator(const NodeAllocator<U>&) {}
+  T* allocate(std::size_t n) {
+    if (n != 1) return static_cast<T*>(::operator new(n * sizeof(T)));
+    if (!store->free) {
+      store->slabs.emplace_back(new Node[64]);
+      for (int i = 63; i >= 0; --i) put(&store->slabs.back()[std::size_t(i)]);
+    }
+    return reinterpret_cast<T*>(std::exchange(store->free, store->free->next));
+  }
+  void deallocate(T* node, std::size_t n) {
+    if (n == 1) put(reinterpret_cast<Node*>(node));
+    else ::operator delete(node);
+  }
+  bool operator==(const NodeAllocator& other) const { return store == other.store; }
+  bool operator!=(const NodeAllocator& other) const { return store != other.store; }
+
+ private:
+  void put(Node* node) { node->next = store->free, store->free = node; }
+};
+
+// Where a free block stands among others: by stream, then by two numbers. They are here, not looked
+// up in the block: that would be a cache line more for every comparison.
+struct Block;
+struct Place {
+  std::uint32_t stream;
+  Size number, then;
+  Block* block;
+  bool operator<(const Place& other) const {
+    if (stream != other.stream) return stream < other.stream;
+    return number != other.number ? number < other.number : then < other.then;
+  }
+};
+using Places = std::multiset<Place, std::less<Place>, NodeAllocator<Place>>;
+
 // One buffer: a range of addresses, held by a tensor or free.
 struct Block {
   Size address = 0;
@@ -46,8 +96,9 @@ struct Block {
   bool expandable = false;  // part of an expandable segment
   std::uint8_t pool = 0;    // the policy's own: which of its pools it belongs to
   Size age = 0;             // the policy's own clock when it was freed
-  void* home = nullptr;     // the policy's own
-  Block *before = nullptr, *after = nullptr;  // its neighbours in a segment that was split
+  void* home = nullptr;     // the policy's own; in a pool of whole buffers the queue that it is in
+  Block *before = nullptr, *after = nullptr;  // its neighbours in a split segment, or in its queue
+  Places::iterator place{};                   // where it is in its Free
   Size known = 0;           // live: the address that `pointer` is of
   void* pointer = nullptr;  // live: what the engine is given
 };
@@ -201,65 +252,59 @@ class Policy {
   std::vector<Block**> pending_;
 };
 
-// The nodes of the sets below are used again and again: a free list is several times faster than
-// the C library. One a set, so no locks.
-template <class T>
-struct NodeAllocator {
-  using value_type = T;
-  struct Store {
-    std::vector<std::unique_ptr<unsigned char[]>> slabs;
-    std::vector<T*> free;
-  };
-  std::shared_ptr<Store> store = std::make_shared<Store>();
-  NodeAllocator() = default;
-  template <class U>
-  NodeAllocator(const NodeAllocator<U>&) {}
-  T* allocate(std::size_t n) {
-    if (n != 1) return static_cast<T*>(::operator new(n * sizeof(T)));
-    if (store->free.empty()) {
-      store->slabs.emplace_back(new unsigned char[64 * sizeof(T)]);
-      T* first = reinterpret_cast<T*>(store->slabs.back().get());
-      for (int i = 63; i >= 0; --i) store->free.push_back(first + i);
-    }
-    T* node = store->free.back();
-    return store->free.pop_back(), node;
+// Free parts of segments, in an order; `first` finds the smallest of a stream with at least so much.
+template <class Order>
+class Free {
+ public:
+  using Iterator = Places::const_iterator;
+  Iterator begin() const { return places_.begin(); }
+  Iterator end() const { return places_.end(); }
+  bool empty() const { return places_.empty(); }
+  Iterator first(std::uint32_t stream, Size size) const {
+    return places_.lower_bound({stream, size, 0, nullptr});
   }
-  void deallocate(T* node, std::size_t n) {
-    if (n == 1) store->free.push_back(node);
-    else ::operator delete(node);
-  }
-  bool operator==(const NodeAllocator& other) const { return store == other.store; }
-  bool operator!=(const NodeAllocator& other) const { return store != other.store; }
-};
+  void insert(Block* block) { block->place = places_.insert(Order::place(block)); }
+  void erase(const Block* block) { places_.erase(block->place); }
 
-struct BySize {
-  bool operator()(const Block* a, const Block* b) const {
-    if (a->stream != b->stream) return a->stream < b->stream;
-    if (a->size != b->size) return a->size < b->size;
-    return a->address < b->address;
-  }
+ private:
+  Places places_;
 };
-// As BySize, but of two of one size the one freed first.
-struct BySizeAndAge {
-  bool operator()(const Block* a, const Block* b) const {
-    if (a->stream != b->stream) return a->stream < b->stream;
-    return a->size != b->size ? a->size < b->size : a->age < b->age;
-  }
+struct BySize {
+  static Place place(Block* b) { return {b->stream, b->size, b->address, b}; }
 };
 struct ByAddress {
-  bool operator()(const Block* a, const Block* b) const {
-    return a->stream != b->stream ? a->stream < b->stream : a->address < b->address;
-  }
+  static Place place(Block* b) { return {b->stream, b->address, 0, b}; }
 };
-// Free blocks, the smallest first; `first` finds the smallest of a stream with at least so much.
-template <class Order>
-class Free : public std::set<Block*, Order, NodeAllocator<Block*>> {
+
+// Free whole buffers: a queue for each size, the one freed first at its head.
+class Queues {
  public:
-  auto first(std::uint32_t stream, Size size, Size address = 0) {
-    Block key;
-    key.stream = stream, key.size = size, key.address = address;
-    return this->lower_bound(&key);
+  // The smallest of a stream with at least so much; or null.
+  Block* first(std::uint32_t stream, Size size) {
+    auto at = queues_.lower_bound({stream, size});
+    while (at != queues_.end() && !at->second.head) at = queues_.erase(at);  // so each is met once
+    return at != queues_.end() && at->first.first == stream ? at->second.head : nullptr;
   }
+  void insert(Block* block) {
+    Queue& queue = queues_[{block->stream, block->size}];
+    block->home = &queue, block->before = queue.tail, block->after = nullptr;
+    (queue.tail ? queue.tail->after : queue.head) = block, queue.tail = block;
+  }
+  void erase(Block* block) {
+    Queue& queue = *static_cast<Queue*>(block->home);
+    (block->before ? block->before->after : queue.head) = block->after;
+    (block->after ? block->after->before : queue.tail) = block->before;
+  }
+  template <class Each>
+  void clear(Each evict) {  // in order, by a function that erases the block
+    for (auto& [key, queue] : queues_)
+      while (queue.head) evict(queue.head);
+    queues_.clear();
+  }
+
+ private:
+  struct Queue { Block *head = nullptr, *tail = nullptr; };
+  std::map<std::pair<std::uint32_t, Size>, Queue> queues_;
 };
 
 // Blocks themselves, likewise used again; all are deleted with the policy.
@@ -290,12 +335,8 @@ class WholeBuffers : public Policy {
   virtual bool keeps(Size) const { return true; }
 
   Block* allocate(Size bytes, std::uint32_t stream) override {
-    const Size least = at_least(bytes);
-    auto found = free_.first(stream, least);
-    if (found != free_.end() && (*found)->stream == stream && (*found)->size <= largest(bytes)) {
-      Block* block = *found;
-      return take(block), block;
-    }
+    Block* block = free_.first(stream, at_least(bytes));
+    if (block && block->size <= largest(bytes)) return take(block), block;
     before_making(new_size(bytes));
     return make(new_size(bytes), stream);
   }
@@ -307,7 +348,7 @@ class WholeBuffers : public Policy {
     free_.insert(block);
   }
   void trim() override {
-    while (!free_.empty()) evict(*free_.begin());
+    free_.clear([this](Block* block) { evict(block); });
   }
 
   Size free_bytes = 0;
@@ -325,7 +366,7 @@ class WholeBuffers : public Policy {
   void evict(Block* block) { take(block), drop(block); }
   void drop(Block* block) { source.give(block->address, block->size), blocks_.drop(block); }
 
-  Free<BySizeAndAge> free_;
+  Queues free_;
   Blocks blocks_;
   Size clock_ = 0;
 };

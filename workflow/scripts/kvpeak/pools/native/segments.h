@@ -24,8 +24,8 @@ class Segments : public Policy {
 
   template <class At>
   static Block* take(Pool& pool, At at) {
-    Block* block = *at;
-    return pool.free.erase(at), block;
+    Block* block = at->block;
+    return pool.free.erase(block), block;
   }
   // The size of a block with the unmapped addresses behind it.
   static Size reach(const Block* block) {
@@ -63,7 +63,7 @@ class Segments : public Policy {
   }
   // Give back all that can be: whole segments, and whole pages of expandable ones.
   void release_all(Pool& pool) {
-    for (Block* block : std::vector<Block*>(pool.free.begin(), pool.free.end()))
+    for (auto& [stream, size, address, block] : std::vector<Place>(pool.free.begin(), pool.free.end()))
       if (block->expandable) unmap(pool, block);
       else if (!is_split(block)) release(pool, block);
   }
@@ -72,11 +72,11 @@ class Segments : public Policy {
   // they do.
   bool release_some(Pool& pool, Size wanted, Size least, std::uint32_t stream) {
     auto at = pool.free.first(stream, wanted);
-    if (at != pool.free.end() && (*at)->stream == stream && !(*at)->expandable)
-      return release(pool, *at), true;
+    if (at != pool.free.end() && at->stream == stream && !at->block->expandable)
+      return release(pool, at->block), true;
     Size freed = 0;
     while (freed < wanted && at != pool.free.begin()) {
-      Block* block = *std::prev(at);
+      Block* block = std::prev(at)->block;
       if (block->stream != stream || block->size < least) break;
       if (block->expandable) --at;
       else freed += block->size, release(pool, block);
@@ -88,8 +88,8 @@ class Segments : public Policy {
   void release_oldest(Pool& pool, double goal) {
     for (bool freed = true; freed && double(source.reserved) > goal;) {
       std::vector<Block*> whole;
-      std::copy_if(pool.free.begin(), pool.free.end(), std::back_inserter(whole),
-                   [](Block* block) { return !is_split(block); });
+      for (auto& place : pool.free)
+        if (!is_split(place.block)) whole.push_back(place.block);
       double ages = freed = false;
       for (Block* block : whole) ages += double(pool.clock - block->age);
       for (Block* block : whole)
@@ -149,8 +149,8 @@ class Segments : public Policy {
   }
   Block* with_room(Pool& pool, Size size, std::uint32_t stream) {
     for (auto at = pool.unmapped.first(stream, 0); at != pool.unmapped.end(); ++at) {
-      if ((*at)->stream != stream) break;
-      Block* block = is_free((*at)->before) ? (*at)->before : *at;
+      if (at->stream != stream) break;
+      Block* block = is_free(at->block->before) ? at->block->before : at->block;
       Size bytes = 0;
       for (Block* b = block; bytes < size && is_free(b); b = b->after) bytes += b->size;
       if (bytes >= size) return block;

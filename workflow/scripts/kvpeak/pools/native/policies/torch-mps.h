@@ -24,8 +24,8 @@ class TorchMps : public Policy {
     Kind& kind = kinds_[{stream, size > MIB}];
     auto at = kind.free.first(stream, size);
     if (at != kind.free.end()) {
-      Block* block = *at;
-      if (block->size <= size + 32 * MIB) return kind.free.erase(at), block;
+      Block* block = at->block;
+      if (block->size <= size + 32 * MIB) return kind.free.erase(block), block;
       if (!kind.heaps.with_room(size)) drop(kind, block);
     }
     Block* block = place(kind, size, stream);
@@ -36,7 +36,7 @@ class TorchMps : public Policy {
   void trim() override {
     settle();
     for (auto& [key, kind] : kinds_)
-      while (!kind.free.empty()) drop(kind, *kind.free.begin());
+      while (!kind.free.empty()) drop(kind, kind.free.begin()->block);
   }
 
  private:

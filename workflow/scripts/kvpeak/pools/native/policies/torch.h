@@ -53,12 +53,12 @@ class Torch : public Segments {
   Block* find(Pool& pool, Size size, std::uint32_t stream) {
     ++pool.clock;
     auto at = pool.free.first(stream, size);
-    auto is_there = [&](auto it) { return it != pool.free.end() && (*it)->stream == stream; };
+    auto is_there = [&](auto it) { return it != pool.free.end() && it->stream == stream; };
     if (!is_there(at)) return nullptr;
     if (expandable_)
-      for (auto next = std::next(at); is_there(next) && reach(*next) < reach(*at);) at = next++;
+      for (auto next = std::next(at); is_there(next) && reach(next->block) < reach(at->block);) at = next++;
     const Size most = size < max_split_ ? max_split_ : size + rounding_;
-    return (*at)->size < most || most == NO_LIMIT ? take(pool, at) : nullptr;
+    return at->block->size < most || most == NO_LIMIT ? take(pool, at) : nullptr;
   }
   Block* fresh(Pool& pool, Size size, std::uint32_t stream) {
     const Size bytes = size <= MIB ? 2 * MIB : size < 10 * MIB ? 20 * MIB : round_up(size, 2 * MIB);

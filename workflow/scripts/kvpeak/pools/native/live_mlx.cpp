@@ -49,6 +49,14 @@ struct Original {
   }
 };
 
+// While the policy asks the original for memory. The original asks this object for the sizes of its own
+// buffers, in the thread that has the lock already.
+struct InOriginal {
+  static inline thread_local bool here = false;
+  InOriginal() { here = true; }
+  ~InOriginal() { here = false; }
+};
+
 // Memory of the original's buffers behind numbered addresses. A real address is that of the data
 // where the policy hands out parts (on a CPU data lie `shift` bytes behind what a Buffer points to),
 // else what the Buffer points to.
@@ -82,10 +90,12 @@ class Buffers : public Numbered {
 
  protected:
   Size get(Size bytes) override {
+    InOriginal within;
     void* buffer = original.malloc(bytes).ptr();
     return buffer ? add(reinterpret_cast<Size>(buffer) + shift, bytes) : 0;
   }
   void put(Size address, Size) override {
+    InOriginal within;
     original.free(Buffer{pointer(address)}), real_.erase(address);
   }
   bool back(Size address, Size bytes) override {
@@ -172,18 +182,58 @@ class Recording {
   std::atomic<std::uint64_t> taken_{0};
 };
 
-struct Held {
-  Block* block;
-  Size requested;
+// The blocks that MLX holds, by the pointer that it has: at most half full, each as near behind the
+// place of its hash as is free.
+class Held {
+ public:
+  Block* find(const void* pointer) const { return entries_[place(pointer)].block; }
+  void insert(const void* pointer, Block* block) {
+    if (2 * ++count_ > entries_.size()) grow();
+    entries_[place(pointer)] = {pointer, block};
+  }
+  // Take a block out; null if there is none.
+  Block* take(const void* pointer) {
+    std::size_t gap = place(pointer);
+    Block* block = entries_[gap].block;
+    if (!block) return nullptr;
+    --count_;
+    entries_[gap] = {};
+    for (std::size_t at = next(gap); entries_[at].block; at = next(at)) {  // what has to move up
+      const Entry entry = std::exchange(entries_[at], Entry{});
+      entries_[place(entry.pointer)] = entry;
+    }
+    return block;
+  }
+
+ private:
+  struct Entry {
+    const void* pointer = nullptr;
+    Block* block = nullptr;
+  };
+  std::size_t next(std::size_t at) const { return (at + 1) & (entries_.size() - 1); }
+  // Where the pointer is, or the gap where it would be.
+  std::size_t place(const void* pointer) const {
+    const Size hash = reinterpret_cast<Size>(pointer) * 0x9e3779b97f4a7c15;  // 2^64 / golden ratio
+    std::size_t at = hash >> 32 & (entries_.size() - 1);
+    while (entries_[at].block && entries_[at].pointer != pointer) at = next(at);
+    return at;
+  }
+  void grow() {
+    std::vector<Entry> old(2 * entries_.size());
+    old.swap(entries_);
+    for (const Entry& entry : old)
+      if (entry.block) entries_[place(entry.pointer)] = entry;
+  }
+
+  std::vector<Entry> entries_ = std::vector<Entry>(1024);
+  std::size_t count_ = 0;
 };
 
 struct State {
-  std::recursive_mutex mutex;  // the original asks for sizes while it frees
+  std::mutex mutex;  // of what follows
   Buffers source;
   std::unique_ptr<Policy> policy;  // null: everything passes through, to be recorded
-  std::unordered_map<const void*, Held, std::hash<const void*>, std::equal_to<>,
-                     NodeAllocator<std::pair<const void* const, Held>>>
-      held;
+  Held held;
   Recording recording;
   bool waits = false;
   std::thread::id program;  // the thread that installed the pool
@@ -204,8 +254,8 @@ struct Gate {
 };
 
 void let_the_other_thread_run() {
-  static std::shared_ptr<Gate> gate;  // where it stands now
   if (!state->waits || std::this_thread::get_id() != state->program) return;
+  static std::shared_ptr<Gate> gate;  // where it stands now
   if (gate) {
     std::lock_guard lock(gate->mutex);
     gate->open = true, gate->opened.notify_all();
@@ -245,7 +295,7 @@ class Between final : public Allocator {
     if (!block) return Buffer{nullptr};
     void* pointer = state->source.pointer(block);
     state->recording.note(Recording::ALLOC, pointer, bytes);
-    state->held.emplace(pointer, Held{block, bytes});
+    state->held.insert(pointer, block);
     return Buffer{pointer};
   }
   void free(Buffer buffer) override {
@@ -254,19 +304,17 @@ class Between final : public Allocator {
       return state->source.original.free(buffer);
     }
     std::unique_lock lock(state->mutex);
-    auto found = state->held.find(buffer.ptr());
-    if (found == state->held.end()) return lock.unlock(), state->source.original.free(buffer);
-    Block* block = found->second.block;
-    state->held.erase(found);
+    Block* block = state->held.take(buffer.ptr());
+    if (!block) return lock.unlock(), state->source.original.free(buffer);
     state->recording.note(Recording::FREE, buffer.ptr());
     state->policy->give_back(block);
   }
   std::size_t size(Buffer buffer) const override {
-    if (!state->policy) return state->source.original.size(buffer);
+    if (!state->policy || InOriginal::here) return state->source.original.size(buffer);
     std::unique_lock lock(state->mutex);
-    auto found = state->held.find(buffer.ptr());
-    if (found == state->held.end()) return lock.unlock(), state->source.original.size(buffer);
-    return std::min(found->second.block->size, found->second.requested + MOST_SLACK);
+    const Block* block = state->held.find(buffer.ptr());
+    if (!block) return lock.unlock(), state->source.original.size(buffer);
+    return std::min(block->size, block->requested + MOST_SLACK);
   }
   Buffer make_buffer(void* pointer, std::size_t bytes) override {
     return state->source.original.make_buffer(pointer, bytes);

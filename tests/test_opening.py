@@ -13,6 +13,7 @@ from kvpeak.analysis.pooled import effects
 from kvpeak.analysis.results import read_results
 from kvpeak.analysis.setting import differences
 from kvpeak.analysis.verdicts import Verdict
+from kvpeak.report.doubts import not_measured
 from kvpeak.report.names import names_line
 from kvpeak.report.opening import opening, spell_single_speeds
 from kvpeak.report.where import where_table
@@ -223,6 +224,12 @@ def test_a_row_of_the_table_is_one_process_whose_parts_add_up(small):
     )
 
 
+def test_a_finding_on_two_machines_that_measured_all_of_its_plan_left_nothing_out():
+    found = {"single": {}, "not_here": [], "planned": 4, "machines": ["a"]}
+    assert not_measured(found) == "Other machines."
+    assert not_measured(found | {"machines": ["a", "b"]}) == ""
+
+
 def test_a_finding_says_what_its_names_are(small):
     own = {"versions": "mlx 0.32.4", "attention": "fused", "env": ""}
     rows = [
@@ -238,6 +245,9 @@ def test_a_finding_says_what_its_names_are(small):
     assert "`stock`: mlx-lm's loop; `naive`: this project's loop, naive attention; " in text
     assert "`quiet`: mlx-lm's loop, A=0. `cat`: keys" in text
     assert names_line(rows[:1]) == ""
+    assert "`new`: not known to this version" in names_line(
+        [rows[0], rows[0] | {"kv_cache": "new"}]
+    )
     ratios = [rows[0] | {"cap": cap, "pool_rule": f"candle,cap:{cap}"} for cap in ("2x", "4x")]
     other = rows[1] | {"pool_rule": "torch,max_split_size_mb:32"}
     text = names_line([*ratios, other])

@@ -70,6 +70,12 @@ def kv_cache(name: str) -> KVCache | None:
     return next((cache for cache in KV_CACHES if re.fullmatch(cache.pattern, name)), None)
 
 
+def words_of(name: str) -> str:
+    """What the cache is, in words; results of others may have one that is not known here."""
+    found = kv_cache(name)
+    return found.words if found else "not known to this version"
+
+
 def has_kv_cache(engine: str, name: str) -> bool:
     """Whether the engine has the cache."""
     found = kv_cache(name)

@@ -18,7 +18,7 @@ from kvpeak.base import layout
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import POOLS
 from kvpeak.base.fields import split_texts
-from kvpeak.base.kv_caches import kv_cache
+from kvpeak.base.kv_caches import words_of
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_csv
 from kvpeak.experiment.matrix import Matrix
@@ -193,7 +193,7 @@ def measured(summary: list[dict]) -> dict:
         "methods": names_of(summary, "method"),
         "variants": names_of(summary, "variant"),
         "kv_caches": names_of(summary, "kv_cache"),
-        "kv_cache_words": {name: kv_cache(name).words for name in names_of(summary, "kv_cache")},
+        "kv_cache_words": {name: words_of(name) for name in names_of(summary, "kv_cache")},
         "caps": names_of(summary, "cap"),
         "machines": names_of(summary, "machine"),
         "hardware": names_of(summary, "hardware"),

@@ -186,7 +186,7 @@ def _of_the_setting(found: dict) -> list[Markdown]:
 
 
 def not_measured(found: dict) -> str:
-    """What a reader could take for measured and was not, in a sentence."""
+    """What a reader could take for measured and was not, in a sentence; '' if there is nothing."""
     names = [
         f"any {axis} but {found['single'][axis]}" for axis in NARROW if axis in found["single"]
     ]
@@ -197,9 +197,9 @@ def not_measured(found: dict) -> str:
         f"{number(entry['cells'])} of {planned} planned cells ({entry['reason']})"
         for entry in missing[:MOST_REASONS]
     ]
-    first, *others = [*(["other machines"] if len(found["machines"]) == 1 else []), *names, *cells]
-    text = "; ".join([first, *others])
-    return f"{text[0].upper()}{text[1:]}."
+    machines = ["other machines"] if len(found["machines"]) == 1 else []
+    text = "; ".join([*machines, *names, *cells])
+    return f"{text[0].upper()}{text[1:]}." if text else ""
 
 
 def random_weights(models: list[dict]) -> str:

@@ -1,7 +1,7 @@
 """What the names that a finding uses stand for."""
 
 from kvpeak.analysis.setting import prefill_of
-from kvpeak.base.kv_caches import kv_cache
+from kvpeak.base.kv_caches import words_of
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown
 
@@ -30,7 +30,7 @@ def names_line(summary: list[dict]) -> Markdown:
         name: ", ".join(word for word in words if word and word not in shared)
         for name, words in told.items()
     }
-    caches = {row["kv_cache"]: kv_cache(row["kv_cache"]).words for row in summary}
+    caches = {row["kv_cache"]: words_of(row["kv_cache"]) for row in summary}
     ratios = [row["cap"] for row in summary if row["cap"].endswith("x")]
     parts = [_words_of(words) for words in (variants, caches) if len(words) > 1]
     parts += [_words_of(dict.fromkeys(ratios, REUSED))] * bool(ratios)

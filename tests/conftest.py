@@ -16,11 +16,22 @@ from disks import Disks
 
 from kvpeak.live.blas import load_blas
 
-load_blas()  # before any test imports MLX
+# Before any test imports MLX. With one thread, because another process of tests has the other core;
+# what the tests start does not see that.
+with pytest.MonkeyPatch.context() as patch:
+    patch.setenv("OPENBLAS_NUM_THREADS", "1")
+    load_blas()
 # A shell's job in the background is started without it, and so would be what the tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
+# The files that take longest: no process of tests is left alone with one at the end.
+LONG = {
+    *("test_programs.py", "test_projects.py", "test_workflow.py", "test_hostile_results.py"),
+    *("test_render.py", "test_mlx_engine.py", "test_replay_finding.py", "test_unavailable.py"),
+    *("test_power_cut.py", "test_slurm.py", "test_environments.py", "test_mistralrs_live.py"),
+    *("test_model_types_finding.py", "test_mac_matrix.py", "test_report.py", "test_page.py"),
+}
 TINY_MATRIX = {
     "commits": {"mlx-0.32.4": {"engine": "mlx", "packages": {"mlx": "0.32.4", "mlx-lm": "0.32.2"}}},
     "models": {"tiny": {"kind": "random", "config": "config/models/tiny.json", "dtype": "float32"}},
@@ -137,6 +148,17 @@ def measured(_measured, tmp_path) -> Project:
 
 
 @pytest.fixture
+def prepared(measured) -> Project:
+    """The tiny project with all that its cells need, and no cell measured."""
+    for name in ("results/cells", "results/logs", "report/figures"):
+        shutil.rmtree(measured.folder / name)
+    for pattern in ("results/*.csv", "report/*.md", "report/*.html"):
+        for file in measured.folder.glob(pattern):
+            file.unlink()
+    return measured
+
+
+@pytest.fixture
 def small_disk(tmp_path):
     """A function that mounts a disk of so many KiB at a folder and copies into it what was
     there.
@@ -153,7 +175,10 @@ def read_only(tmp_path):
 
 
 def pytest_collection_modifyitems(items):
-    """Tests that inject a fault say which: the marker `fault`, for the table at the end."""
+    """Long files first. Tests that inject a fault say which: the marker `fault`, for the table at
+    the end.
+    """
+    items.sort(key=lambda item: item.path.name not in LONG)
     for item in items:
         if marker := item.get_closest_marker("fault"):
             item.user_properties.append(("fault", marker.args[0]))

@@ -28,6 +28,7 @@ def test_a_leak_of_64_kib_a_request_is_found_with_its_slope(seed):
     assert found.slope_kib == pytest.approx(64, rel=0.05)
 
 
+@pytest.mark.slow
 def test_at_most_one_in_twenty_processes_without_a_leak_is_called_one():
     called = [leaks(trend(held(0, seed)), MARGIN_KIB) for seed in range(50)]
     assert called.count(True) <= 2

@@ -56,6 +56,7 @@ def matrix() -> dict:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.fault("a model, a prompt, an engine and a package cannot be had, and a cell crashes")
 def test_each_thing_that_cannot_be_had_is_named_and_everything_else_is_measured(
     project, unreachable
@@ -109,6 +110,7 @@ def crash(project: Project) -> None:
     project.write(file, line + text)
 
 
+@pytest.mark.slow
 def test_what_can_be_had_again_is_made_by_the_next_run_and_nothing_is_left_to_do(
     project, unreachable
 ):

@@ -80,15 +80,15 @@ def test_a_deleted_result_reruns_exactly_that_cell(measured):
     assert measured.planned() == {}
 
 
-def test_one_cell_can_be_run_by_its_path(project):
+def test_one_cell_can_be_run_by_its_path(prepared):
     target = CELL.format("prealloc", "none") + "/runs.csv"
-    assert project.snakemake(target).returncode == 0
-    assert len(list(project.folder.glob("results/cells/**/runs.csv"))) == 1
+    assert prepared.snakemake(target).returncode == 0
+    assert len(list(prepared.folder.glob("results/cells/**/runs.csv"))) == 1
 
 
 @pytest.mark.parametrize("chosen", [None, "1"])
 def test_the_engine_computes_with_as_many_threads_as_without_snakemake(
-    project, monkeypatch, chosen
+    prepared, monkeypatch, chosen
 ):
     """Snakemake gives its steps one thread with --cores 1; no measurement may depend on that."""
     if chosen:
@@ -98,14 +98,14 @@ def test_the_engine_computes_with_as_many_threads_as_without_snakemake(
             monkeypatch.delenv(name, raising=False)
     plain = subprocess.run(
         [sys.executable, "-c", "from kvpeak.live.blas import load_blas; print(load_blas())"],
-        cwd=project.folder / "workflow/scripts",
+        cwd=prepared.folder / "workflow/scripts",
         capture_output=True,
         text=True,
         check=True,
     ).stdout.strip()
     cell = CELL.format("cat", "none")
-    assert project.snakemake(f"{cell}/runs.csv").returncode == 0
-    said = json.loads(project.read(f"{cell}/cell.json"))["engine"]["blas"]
+    assert prepared.snakemake(f"{cell}/runs.csv").returncode == 0
+    said = json.loads(prepared.read(f"{cell}/cell.json"))["engine"]["blas"]
     assert said == plain
     assert f"{chosen or len(os.sched_getaffinity(0))} threads" in said or "OpenBLAS" not in said
 
@@ -130,13 +130,14 @@ def kill_engine_of(cell: str, snakemake: subprocess.Popen) -> None:
     raise AssertionError("Snakemake ended before the engine appeared")
 
 
+@pytest.mark.slow
 @pytest.mark.fault("engine killed under Snakemake")
-def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that(project):
+def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that(prepared):
     killed = "cat/1MiB"
     running = subprocess.Popen(
-        project.command(),
-        cwd=project.folder,
-        env=project.environment,
+        prepared.command(),
+        cwd=prepared.folder,
+        env=prepared.environment,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -149,21 +150,22 @@ def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that
     assert "1 failed; kvpeak failed lists every log" in shown
     done = {
         path.parent.parent.parent.parent.name + "/" + path.parent.parent.parent.name
-        for path in project.folder.glob("results/cells/**/runs.csv")
+        for path in prepared.folder.glob("results/cells/**/runs.csv")
         if path.read_text().count("\n") > 1
     }
     assert f"failed: mlx-0.32.4/tiny/alice-16/{killed}/default/r1: engine crashed" in shown
-    finding = project.read("report/finding.md")
+    finding = prepared.read("report/finding.md")
     assert finding.index(f"{killed}/default/r1`: engine crashed") < finding.index("\n## ")
     assert done == {"cat/none", "prealloc/none", "prealloc/1MiB"}
-    assert project.planned()["cell"] == 1
-    assert project.snakemake().returncode == 0
-    assert project.planned() == {}
+    assert prepared.planned()["cell"] == 1
+    assert prepared.snakemake().returncode == 0
+    assert prepared.planned() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.fault("engine killed in turn 17 of 40, under Snakemake")
-def test_a_session_killed_in_turn_17_of_40_counts_for_nothing_and_runs_again(project):
-    project.set_matrix(
+def test_a_session_killed_in_turn_17_of_40_counts_for_nothing_and_runs_again(prepared):
+    prepared.set_matrix(
         changed(
             prompts={"session": {"turns": [{"tokens": 5, "generate": 4, "times": 40}]}},
             kv_caches=["cat"],
@@ -176,21 +178,21 @@ def test_a_session_killed_in_turn_17_of_40_counts_for_nothing_and_runs_again(pro
     engine = "workflow/scripts/kvpeak/live/running.py"
     begins = "    marks.begun(number)\n"
     dies = "    if number == 17:\n        import os\n\n        os.kill(os.getpid(), 9)\n"
-    whole = project.read(engine)
-    project.write(engine, whole.replace(begins, begins + dies))
-    done = project.snakemake()
+    whole = prepared.read(engine)
+    prepared.write(engine, whole.replace(begins, begins + dies))
+    done = prepared.snakemake()
     assert done.returncode == 1
     assert "engine crashed in phase prefill-0, turn 17: killed by SIGKILL" in done.stdout
-    assert project.read("results/turns.csv").count("\n") == 1
-    assert project.read("results/runs.csv").count("\n") == 1
-    assert project.planned()["cell"] == 1
+    assert prepared.read("results/turns.csv").count("\n") == 1
+    assert prepared.read("results/runs.csv").count("\n") == 1
+    assert prepared.planned()["cell"] == 1
 
-    project.write(engine, whole)
-    assert project.snakemake().returncode == 0
-    turns = list(csv.DictReader(project.read("results/turns.csv").splitlines()))
+    prepared.write(engine, whole)
+    assert prepared.snakemake().returncode == 0
+    turns = list(csv.DictReader(prepared.read("results/turns.csv").splitlines()))
     assert [row["turn"] for row in turns] == [str(turn) for turn in range(1, 41)]
-    assert project.read("results/runs.csv").count("\n") == 2
-    assert project.planned() == {}
+    assert prepared.read("results/runs.csv").count("\n") == 2
+    assert prepared.planned() == {}
 
 
 def test_a_mistake_in_the_matrix_is_one_line_and_nothing_runs(project):
@@ -244,6 +246,7 @@ TWO_GPUS = """
 """
 
 
+@pytest.mark.slow
 def test_two_gpus_measure_two_cells_at_once(project, monkeypatch):
     monkeypatch.setenv("KVPEAK_ACCELERATOR", "cuda")
     nvml = "workflow/scripts/kvpeak/system/nvml.py"
@@ -320,5 +323,5 @@ def test_without_a_terminal_a_run_is_a_line_for_each_cell_and_the_finding(measur
     assert re.match(r"2 cells to measure, about .+, as earlier runs took here$", lines[2])
     assert lines[-1].startswith("report/finding.md (2 cells measured in ")
     assert len([line for line in lines if not line.startswith("Making")]) == 7  # a slow step
-    everything = measured.snakemake("--forcerun", "plan", "--printshellcmds").stdout
+    everything = measured.snakemake("--force", "results/plan.csv", "--printshellcmds").stdout
     assert "Shell command" not in done.stdout and "plan.py" in everything

@@ -27,6 +27,7 @@ def contents(project: Project, *patterns: str) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in files if file.is_file()}
 
 
+@pytest.mark.slow
 @pytest.mark.fault("model folder broken: a truncated file, under Snakemake")
 def test_a_forced_cell_that_fails_loses_nothing_and_the_rest_can_be_rendered(measured):
     cell = CELL.format("cat/none")

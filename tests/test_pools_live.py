@@ -2,6 +2,7 @@
 predicts.
 """
 
+import functools
 import json
 import os
 import subprocess
@@ -19,11 +20,21 @@ ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(not ON_CPU, reason="a GPU's figures are other ones")
 
 SETTINGS = ["torch,expandable_segments:True", *policies()]
+FAST = ("candle", "mlx")
+every_policy = pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in SETTINGS],
+)
 
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory) -> Engine:
     return Engine(tmp_path_factory.mktemp("engine"))
+
+
+@pytest.fixture(scope="module")
+def as_it_is(engine) -> dict[str, dict]:
+    return engine.events()
 
 
 @pytest.fixture(scope="module")
@@ -39,40 +50,45 @@ def recording(engine, plain) -> trace.Trace:
 
 
 @pytest.fixture(scope="module")
-def pooled(engine, recording) -> dict[str, tuple[dict[str, dict], trace.Trace]]:
-    """The events under each policy, and what MLX asked of it."""
-    found = {}
-    for name in SETTINGS:
+def pooled(engine, recording):
+    """A function: the events under a policy, and what MLX asked of it."""
+
+    @functools.cache
+    def pooled(name: str) -> tuple[dict[str, dict], trace.Trace]:
         events = engine.events(options={"pool": name, "record": True, "wait": True})
-        found[name] = events, trace.read(engine.folder / "trace.kvtrace")
-    return found
+        return events, trace.read(engine.folder / "trace.kvtrace")
+
+    return pooled
 
 
-def test_every_policy_gives_the_tokens_of_mlx_as_it_is(engine, pooled):
-    as_it_is = engine.events()["run"]["tokens"]
-    tokens = {name: events["run"]["tokens"] for name, (events, _) in pooled.items()}
-    assert tokens == dict.fromkeys(pooled, as_it_is)
+@every_policy
+def test_every_policy_gives_the_tokens_of_mlx_as_it_is(as_it_is, pooled, name):
+    events, _ = pooled(name)
+    assert events["run"]["tokens"] == as_it_is["run"]["tokens"]
 
 
-def test_the_replay_of_the_same_requests_has_the_live_peaks(pooled):
-    for name, (events, own) in pooled.items():
-        outcome = replay(own, Setting.parse(events["started"]["pool"]["setting"]))
-        done = events["done"]
-        assert outcome.reserved_peak / MIB == pytest.approx(done["peak_pool_mib"], rel=1e-3), name
-        assert outcome.active_peak / MIB == pytest.approx(done["peak_active_mib"], rel=1e-3), name
+@every_policy
+def test_the_replay_of_the_same_requests_has_the_live_peaks(pooled, name):
+    events, own = pooled(name)
+    outcome = replay(own, Setting.parse(events["started"]["pool"]["setting"]))
+    done = events["done"]
+    assert outcome.reserved_peak / MIB == pytest.approx(done["peak_pool_mib"], rel=1e-3)
+    assert outcome.active_peak / MIB == pytest.approx(done["peak_active_mib"], rel=1e-3)
 
 
-def test_the_recording_of_mlx_predicts_the_live_peak_of_every_policy(recording, pooled):
-    for name, (events, _) in pooled.items():
-        predicted = replay(recording, Setting.parse(events["started"]["pool"]["setting"]))
-        live = events["done"]["peak_pool_mib"]
-        assert predicted.reserved_peak / MIB == pytest.approx(live, rel=0.01), name
+@every_policy
+def test_the_recording_of_mlx_predicts_the_live_peak_of_every_policy(recording, pooled, name):
+    events, _ = pooled(name)
+    predicted = replay(recording, Setting.parse(events["started"]["pool"]["setting"]))
+    live = events["done"]["peak_pool_mib"]
+    assert predicted.reserved_peak / MIB == pytest.approx(live, rel=0.01)
 
 
 def test_mlxs_own_rule_gives_mlxs_own_counters_to_the_byte(plain, pooled):
+    events, _ = pooled("mlx")
     for key in ("peak_active_mib", "peak_pool_mib"):
-        assert pooled["mlx"][0]["done"][key] == plain["done"][key]
-        assert pooled["mlx"][0]["run"][key] == plain["run"][key]
+        assert events["done"][key] == plain["done"][key]
+        assert events["run"][key] == plain["run"][key]
 
 
 def test_the_recording_says_in_which_phase_a_buffer_was_asked_for(recording):

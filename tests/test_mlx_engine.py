@@ -65,6 +65,7 @@ class Engine:
         return subprocess.run(
             [sys.executable, ENGINE, "request.json"],
             cwd=self.folder,
+            env={"OPENBLAS_NUM_THREADS": "1"} | os.environ,  # other tests have the other cores
             capture_output=True,
             text=True,
             preexec_fn=limit_memory,

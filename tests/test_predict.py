@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import warm
 
 ROOT = Path(__file__).parents[1]
 KVPEAK = Path(sys.executable).with_name("kvpeak")
@@ -21,7 +22,7 @@ GOOD = {
 def run(*flags: str, **options: str) -> subprocess.CompletedProcess:
     given = GOOD | {f"--{name.replace('_', '-')}": value for name, value in options.items()}
     arguments = [part for pair in given.items() for part in pair]
-    return subprocess.run([KVPEAK, "predict", *arguments, *flags], capture_output=True, text=True)
+    return warm.run([KVPEAK, "predict", *arguments, *flags])
 
 
 def test_json_says_the_peak_its_parts_and_who_holds_what():
@@ -118,9 +119,7 @@ def longest(*sizes: str, **options: str) -> subprocess.CompletedProcess:
     given = {"--model": "qwen2.5-0.5b-instruct", "--kv-cache": "cat", "--slack": "none"}
     given |= {f"--{name}": value for name, value in options.items()}
     arguments = [part for pair in given.items() for part in pair]
-    return subprocess.run(
-        [KVPEAK, "predict", *arguments, "--longest", *sizes], capture_output=True, text=True
-    )
+    return warm.run([KVPEAK, "predict", *arguments, "--longest", *sizes])
 
 
 def test_the_longest_prompt_fits_and_one_token_more_does_not():

@@ -69,14 +69,17 @@ wheels: $(INSTALLED)
 
 setup: $(DEV)
 
-# Side by side in two processes; a file's tests stay together. PYTEST_ARGS="-n 0" runs one after the other.
+# Side by side in two processes; a file's tests stay together, the longest files first (tests/conftest.py).
+# PYTEST_ARGS="-n 0" runs one after the other.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+
 test: $(DEV)
 	@$(COMPILED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" $(PYTEST_ARGS)
+	$(PYTEST) -m "not slow" $(PYTEST_ARGS)
 
 test-all: $(DEV)
 	@$(COMPILED)
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(PYTEST_ARGS)
+	$(PYTEST) $(PYTEST_ARGS)
 
 lint: $(DEV)
 	$(BIN)/ruff check .

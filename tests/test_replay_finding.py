@@ -33,16 +33,19 @@ def tables(tmp_path_factory) -> dict[str, list[dict]]:
     return read_replay(out.parent)
 
 
+@pytest.mark.slow
 def test_every_table_has_the_described_columns(tables):
     described = {Path(table.path).stem: table.names for table in columns.REPLAY}
     assert {name: tuple(rows[0]) for name, rows in tables.items()} == described
 
 
+@pytest.mark.slow
 def test_every_published_peak_is_met_within_three_per_cent(tables):
     assert len(tables["cells"]) == 18
     assert max(abs(float(row["error_pct"])) for row in tables["cells"]) <= 3
 
 
+@pytest.mark.slow
 def test_the_constants_that_are_used_are_those_that_the_fit_finds(tables):
     (used,) = [row for row in tables["fit"] if row["used"] == "yes"]
     assert float(used["process_mib"]) == PROCESS_MIB
@@ -50,11 +53,13 @@ def test_the_constants_that_are_used_are_those_that_the_fit_finds(tables):
     assert {row["constants"] for row in tables["fit"]} == {"1", "2"}
 
 
+@pytest.mark.slow
 def test_the_error_that_widens_a_longest_prompt_is_the_fit_s(tables):
     (used,) = [row for row in tables["fit"] if row["used"] == "yes"]
     assert pytest.approx(float(used["worst_error_pct"]) / 100, abs=5e-4) == ERROR
 
 
+@pytest.mark.slow
 def test_a_longest_prompt_fits_and_lies_in_its_interval(tables):
     assert len(tables["longest"]) == 30
     for row in tables["longest"]:
@@ -65,26 +70,31 @@ def test_a_longest_prompt_fits_and_lies_in_its_interval(tables):
         assert low <= used <= high
 
 
+@pytest.mark.slow
 def test_with_one_constant_the_error_is_no_more_than_the_prototype_s(tables):
     errors = [float(row["worst_error_pct"]) for row in tables["fit"] if row["constants"] == "1"]
     assert max(errors) <= 6.5
 
 
+@pytest.mark.slow
 def test_a_length_that_was_left_out_is_predicted_within_five_per_cent(tables):
     assert [row["left_out_tokens"] for row in tables["left_out"]] == ["513", "2049", "4097"]
     assert max(abs(float(row["predicted_error_pct"])) for row in tables["left_out"]) <= 5
 
 
+@pytest.mark.slow
 def test_the_log_is_equal_in_all_layers(tables):
     assert [row["equal"] for row in tables["log"]] == ["yes"] * 24
 
 
+@pytest.mark.slow
 def test_what_was_published_besides_is_met(tables):
     peaks = [row for row in tables["other_cases"] if row["unit"] in ("MiB", "GiB")]
     assert len(peaks) == 6
     assert max(abs(float(row["error_pct"])) for row in peaks) <= 2
 
 
+@pytest.mark.slow
 def test_what_the_pull_request_counts_is_met_within_one(tables):
     """44 captured tensors and 46 new buffers; a cap of one class costs 29 % in chunks of 128."""
     found = [row for row in tables["other_cases"] if row["unit"] not in ("MiB", "GiB")]
@@ -95,6 +105,7 @@ def test_what_the_pull_request_counts_is_met_within_one(tables):
     ]
 
 
+@pytest.mark.slow
 def test_every_choice_is_listed_with_what_the_other_option_gives(tables):
     """With v's lifetime as qwen2.rs has it, 1 of the log's 24 layers is equal: it is no free
     test.
@@ -111,6 +122,7 @@ def test_every_choice_is_listed_with_what_the_other_option_gives(tables):
 @pytest.mark.parametrize(
     ("dtype", "least", "most"), [("float16", 4342, 5284), ("float32", 8233, 9176)]
 )
+@pytest.mark.slow
 def test_converted_weights_are_rounded_and_their_uploads_stay_until_a_wait(
     tables, dtype, least, most
 ):
@@ -123,6 +135,7 @@ def test_converted_weights_are_rounded_and_their_uploads_stay_until_a_wait(
     assert float(row["capped_mib"]) == pytest.approx(most, abs=2)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_in_its_own_type_needs_no_conversion(tables):
     own = [row for row in tables["models"] if row["dtype"] == "bfloat16"]
     assert len(own) == 7
@@ -131,6 +144,7 @@ def test_a_checkpoint_in_its_own_type_needs_no_conversion(tables):
         assert row["capped_mib"] == row["capped_waited_mib"]
 
 
+@pytest.mark.slow
 def test_the_curve_reaches_beyond_the_measured_lengths_for_every_cache_and_cap(tables):
     lines = {(row["kv_cache"], row["cap"]) for row in tables["length"]}
     assert len(lines) == 6
@@ -151,6 +165,7 @@ def test_caps_that_the_replay_cannot_tell_apart_are_said_to_be_so():
     assert "distinguishable" not in best_cap(rows, 0.5)
 
 
+@pytest.mark.slow
 def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(tables, monkeypatch):
     monkeypatch.chdir(ROOT)
     text = environment().get_template("replay.md.j2").render(replay=tables, figures=[])
@@ -166,6 +181,7 @@ def test_the_section_renders_and_calls_every_unmeasured_table_a_prediction(table
     assert "{{" not in text
 
 
+@pytest.mark.slow
 def test_a_section_without_one_of_its_tables_is_an_error(tables, monkeypatch):
     monkeypatch.chdir(ROOT)
     template = environment().get_template("replay.md.j2")

@@ -6,7 +6,7 @@ import pytest
 from kvpeak.analysis.history import Point, Step, histories, is_step
 from kvpeak.analysis.results import Results
 from kvpeak.base.columns import SPEEDS
-from kvpeak.report.history import history_figure, history_section
+from kvpeak.report.history import history_figure, history_section, spell_step
 
 HOW = {"accelerator": "cpu", "method": "live"}
 ENGINES = {f"mlx-{n}": "mlx" for n in range(6)} | {"replay": "candle-replay"}
@@ -32,6 +32,13 @@ def test_a_step_is_larger_than_the_threshold_and_than_the_processes_differ(befor
 def test_how_often_the_order_of_processes_comes_about_by_chance(processes, chance):
     step = Step(Point("a", (1.0,) * processes), Point("b", (2.0,) * processes))
     assert step.chance == pytest.approx(chance)
+
+
+@pytest.mark.parametrize(("loop", "said"), [(15.0, True), (9.0, False), (None, False)])
+def test_a_step_that_is_mostly_what_importing_the_loop_takes_says_so(loop, said):
+    step = Step(Point("a", (100.0,), loop=40.0), Point("b", (120.0,), loop=loop and 40 + loop))
+    assert step.imports == said
+    assert ("+15.0 MiB are importing the loop" in spell_step(step)) == said
 
 
 def results(peaks: dict[str, list[float]]) -> Results:

@@ -78,7 +78,7 @@ def test_a_pair_with_a_stock_side_leads_before_a_larger_change_of_the_laboratory
 def test_the_lead_says_when_speed_cannot_be_told(small):
     found = lead(compare(small, "kv_cache", "cat", "prealloc"))
     assert found.title.endswith(
-        "with the prealloc cache instead of cat the peak of tiny at 513 tokens falls "
+        "with the prealloc cache instead of cat the peak of tiny with no cap at 513 tokens falls "
         "from 1,000 to 430 MiB"
     )
     assert found.sentence.endswith("(2.33× less; medians of 1 and 4 processes).")

@@ -13,7 +13,11 @@ from kvpeak.analysis.pooled import effects
 from kvpeak.analysis.results import read_results
 from kvpeak.analysis.setting import differences
 from kvpeak.analysis.verdicts import Verdict
+<<<<<<< HEAD
 from kvpeak.report.doubts import not_measured
+=======
+from kvpeak.base.axes import AXES
+>>>>>>> 812fb25 (Say what a sceptic found unsaid: caps, packages, ties, flags, missed samples)
 from kvpeak.report.names import names_line
 from kvpeak.report.opening import opening, spell_single_speeds
 from kvpeak.report.where import where_table
@@ -35,7 +39,7 @@ def answered(results, *axes) -> dict:
 
 QUESTIONS = [
     "What takes the memory?",
-    "What changes it most?",
+    "What changes it most, in MiB?",
     "What would lower it?",
     "At what price?",
     "How sure is this?",
@@ -46,7 +50,7 @@ def test_every_question_of_a_reader_has_an_answer(small):
     """The largest change is one that no matrix declares: its cells differ in their cache only."""
     answers = answered(small, ("cap", "none", "32MiB"))
     assert list(answers) == QUESTIONS
-    assert answers["What changes it most?"].startswith(
+    assert answers["What changes it most, in MiB?"].startswith(
         "KV cache, cat → prealloc: 1,000 → 430 MiB (0.43 times; tiny, mlx-0.32.4, 513 tokens"
     )
     assert answers["What would lower it?"].endswith(
@@ -69,11 +73,51 @@ def test_a_change_of_another_setting_that_is_as_large_is_named(small):
             for cell, row in small.summary.items()
         }
         return answered(replace(small, summary=summary), ("cap", "none", "32MiB"))[
-            "What changes it most?"
+            "What changes it most, in MiB?"
         ]
 
     assert most(440.0).endswith(" As large within 5 %: cap, no cap → cap 32MiB (1,000 → 440).")
     assert "As large" not in most(470.0)
+
+
+def test_another_commit_brings_its_packages_and_its_tokens(small):
+    """The cell under prealloc stands for the same cell under another release."""
+    cells = {
+        cell: row
+        for cell, row in small.summary.items()
+        if cell[2:5] in (("alice-512", "cat", "none"), ("alice-512", "prealloc", "none"))
+    }
+    summary, plan = {}, {}
+    for cell, row in cells.items():
+        old = cell[3] == "prealloc"
+        name = ("mlx-0.31.2" if old else "mlx-0.32.4", *cell[1:3], "mlx-lm", *cell[4:])
+        versions = "mlx 0.31.2, mlx-lm 0.31.3" if old else "mlx 0.32.4, mlx-lm 0.32.2"
+        more = dict(zip(AXES, name, strict=True)) | {"versions": versions, "tokens_sha256": name[0]}
+        summary[name], plan[name] = row | more, ""
+    results = replace(small, summary=summary, plan=plan)
+    axes = ("commit", "mlx-0.32.4", "mlx-0.31.2")
+    lower = answered(results, axes)["What would lower it?"]
+    assert lower.endswith(
+        "clearly less. A commit brings packages of its own. Its tokens are others."
+    )
+    assert "What differs: mlx 0.32.4 → 0.31.2, mlx-lm 0.32.2 → 0.31.3." in (
+        leading([compare(results, *axes)]).sentence
+    )
+
+
+def test_a_setting_that_differs_in_more_than_one_name_is_named_where_it_takes_least(small):
+    def lower(peak):
+        summary = {
+            cell: row | ({"peak_mib": peak} if cell[2:5] == place else {})
+            for cell, row in small.summary.items()
+        }
+        axes = ("cap", "none", "32MiB")
+        return answered(replace(small, summary=summary), axes)["What would lower it?"]
+
+    place = ("alice-512", "prealloc", "32MiB")
+    said = " Of all 4 settings of this prompt the least is 400 MiB (prealloc, cap 32MiB, default)."
+    assert lower(400.0).endswith(said)
+    assert "Of all" not in lower(420.0)
 
 
 def test_memory_of_a_gpu_is_called_so(small):
@@ -82,7 +126,7 @@ def test_memory_of_a_gpu_is_called_so(small):
     found = opening(results, compared, leading(compared), effects(compared))
     assert found["title"].startswith("tiny takes 1,000 MiB of GPU memory on 513 tokens")
     assert "peaks at 1,000 MiB of GPU memory" in found["answers"]["What takes the memory?"]
-    assert " MiB of GPU memory (" in found["answers"]["What changes it most?"]
+    assert " MiB of GPU memory (" in found["answers"]["What changes it most, in MiB?"]
 
 
 def test_where_nothing_was_measured_every_question_is_answered_all_the_same(small):
@@ -127,7 +171,7 @@ def test_a_workload_is_named_and_not_called_a_prompt_of_so_many_tokens(small, wo
     assert f"peaks at 1,000 MiB (998 to 1,001 in 4 processes) on {words}." in found["answers"][
         "What takes the memory?"
     ].replace(". Of", ".")
-    assert f"tiny, mlx-0.32.4, {words}, " in found["answers"]["What changes it most?"]
+    assert f"tiny, mlx-0.32.4, {words}, " in found["answers"]["What changes it most, in MiB?"]
     assert "513 tokens" not in found["title"] + " ".join(found["answers"].values())
 
 
@@ -245,8 +289,13 @@ def test_a_finding_says_what_its_names_are(small):
     assert "`stock`: mlx-lm's loop; `naive`: this project's loop, naive attention; " in text
     assert "`quiet`: mlx-lm's loop, A=0. `cat`: keys" in text
     assert names_line(rows[:1]) == ""
+<<<<<<< HEAD
     assert "`new`: not known to this version" in names_line(
         [rows[0], rows[0] | {"kv_cache": "new"}]
+=======
+    assert "`naive`: this project's loop, naive attention, the run recorded" in (
+        names_line(rows, frozenset({"naive"}))
+>>>>>>> 812fb25 (Say what a sceptic found unsaid: caps, packages, ties, flags, missed samples)
     )
     ratios = [rows[0] | {"cap": cap, "pool_rule": f"candle,cap:{cap}"} for cap in ("2x", "4x")]
     other = rows[1] | {"pool_rule": "torch,max_split_size_mb:32"}

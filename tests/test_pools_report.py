@@ -98,7 +98,7 @@ def test_every_setting_of_a_pool_counts_also_one_that_another_pool_does_not_have
     assert (torch.places, torch.helps) == (3, 1)
     said = sentence([torch])
     assert "over all its 3 settings, less in 1 (0.78 to 1.16)" in said
-    assert said.startswith("With a growing cache the lowest peak has `torch`: 0.98 times")
+    assert said.startswith("With a growing cache the smallest pool has `torch`: 0.98 times")
 
 
 def test_without_a_recording_the_lowest_peak_is_the_rule_to_use():

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from dataclasses import dataclass
 
-from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak
 from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.setting import laboratory
@@ -15,6 +15,7 @@ from kvpeak.base.axes import AXES
 
 NOT_KNOWN = "Not known from these data."
 FEW_NAMES = 4  # of settings that were tried and take no less
+SAME_ANSWER = ("commit", "kv_cache", "cap", "variant")  # axes that should not change the tokens
 AXIS_WORDS = {axis: axis for axis in AXES} | {"kv_cache": "KV cache"}
 
 
@@ -70,6 +71,29 @@ def _is_less(change: Change, cell: dict) -> bool:
     return change.pair.above_noise and _other(change, cell)["peak_mib"] < cell["peak_mib"]
 
 
+def least_of_all(cell: dict | None, results: Results, lower: Change | None) -> str:
+    """The setting of the same model and prompt that takes clearly less than all that differ from
+    the cell in one name only; '' without one.
+    """
+    if not cell:
+        return ""
+    others = [
+        row
+        for row in results.summary.values()
+        if all(row[axis] == cell[axis] for axis in ("commit", "model", "prompt", "method"))
+        and has_peak(row)
+    ]
+    least = min(others, key=lambda row: row["peak_mib"], default=cell)
+    best = _other(lower, cell) if lower else cell
+    if least["peak_mib"] >= (1 - PRACTICAL) * best["peak_mib"]:
+        return ""
+    names = ", ".join(spell_name(axis, least[axis]) for axis in ("kv_cache", "cap", "variant"))
+    return (
+        f" Of all {len(others)} settings of this prompt the least is {least['peak_mib']:,.0f} MiB "
+        f"({names})."
+    )
+
+
 def lowering(cell: dict | None, around: list[Change], lower: Change | None) -> str:
     """What was tried, on which axes and how often, and how much the best of it takes off."""
     if not around:
@@ -92,10 +116,13 @@ def lowering(cell: dict | None, around: list[Change], lower: Change | None) -> s
     less = sum(_is_less(change, cell) for change in around)
     other = _other(lower, cell)
     one, another = (spell_name(lower.axis, row[lower.axis]) for row in (cell, other))
+    apart = other.get("tokens_sha256") != cell.get("tokens_sha256")
+    tokens = " Its tokens are others." if apart and lower.axis in SAME_ANSWER else ""
+    packages = " A commit brings packages of its own." if lower.axis == "commit" else ""
     lab = [words for axis, words in laboratory(other).items() if axis not in laboratory(cell)]
     more = f" (a laboratory setting: {', '.join(lab)})" if lab else ""
     return (
         f"{another} instead of {one}: {cell['peak_mib']:,.0f} → {other['peak_mib']:,.0f} "
         f"MiB{more}. {what}; {less} of {len(around)} {'takes' if less == 1 else 'take'} clearly "
-        "less."
+        f"less.{packages}{tokens}"
     )

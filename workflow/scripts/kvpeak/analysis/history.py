@@ -30,6 +30,7 @@ class Point:
     commit: str
     peaks: tuple[float, ...]
     speeds: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    loop: float | None = None  # MiB that importing the engine's loop takes
 
     @property
     def peak(self) -> float:
@@ -50,6 +51,17 @@ class Step:
     def ratio(self) -> float:
         """Median after / median before."""
         return self.after.peak / self.before.peak
+
+    @property
+    def loop_mib(self) -> float:
+        """How much of the step is what importing the loop takes; 0 where that is not known."""
+        loops = self.before.loop, self.after.loop
+        return 0.0 if None in loops else loops[1] - loops[0]
+
+    @property
+    def imports(self) -> bool:
+        """Whether importing the loop makes most of the step."""
+        return 2 * self.loop_mib / (self.after.peak - self.before.peak) > 1
 
     @property
     def chance(self) -> float:
@@ -111,4 +123,5 @@ def histories(results: Results, engines: dict[str, str]) -> list[History]:
 
 def _point(results: Results, cell: CellName) -> Point:
     speeds = {column: tuple(map(float, results.speeds(cell, column))) for column in SPEEDS}
-    return Point(cell[COMMIT], tuple(map(float, results.peaks(cell))), speeds)
+    loop = results.summary.get(cell, {}).get("loop_mib")
+    return Point(cell[COMMIT], tuple(map(float, results.peaks(cell))), speeds, loop)

@@ -13,7 +13,7 @@ from kvpeak.analysis.headline import (
 )
 from kvpeak.analysis.instruments import DOUBTED
 from kvpeak.analysis.results import repeats
-from kvpeak.analysis.setting import differences, laboratory
+from kvpeak.analysis.setting import differences, laboratory, packages_apart
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.analysis.workloads import is_plain, spell_length, spell_prompt
 from kvpeak.base.columns import SPEEDS
@@ -76,7 +76,8 @@ def lead(comparison: Comparison) -> Lead:
         f"{_with_range(pair.after)} instead of {_with_range(pair.before)} "
         f"({factor:.2f}× {'less' if after < before else 'more'}{_processes(pair)}){_method(pair)}."
     )
-    if (more := differences(pair.before, pair.after)) and comparison.axis == "variant":
+    differ = {"variant": differences, "commit": packages_apart}.get(comparison.axis)
+    if differ and (more := differ(pair.before, pair.after)):
         sentence += f" What differs: {more}."
     sentence += "".join(f" {_upper(text)}." for text in loading(pair))
     return Lead(title, sentence, pair, f"{spell_speeds(pair)}.")
@@ -258,9 +259,11 @@ def _processes(pair: Pair) -> str:
 
 
 def _what(pair: Pair) -> str:
-    """E.g. `qwen2-tiny with cat at 513 tokens`, without the name on the compared axis."""
+    """E.g. `tiny with cat and no cap at 513 tokens`, without the name on the compared axis."""
     names, row = pair.names, pair.before
     cache = f" with {names['kv_cache']}" if "kv_cache" in names else ""
+    if names.get("cap", "default") != "default":
+        cache += f"{' and' if cache else ' with'} {spell_name('cap', names['cap'])}"
     prompt = f" {'at' if is_plain(row) else 'on'} {spell_length(row)}" if "prompt" in names else ""
     return f"{names.get('model', 'each model')}{cache}{prompt}"
 

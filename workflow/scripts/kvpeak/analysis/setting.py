@@ -73,6 +73,22 @@ def differences(before: dict, after: dict, rules: bool = True) -> str:
     return "; ".join(found)
 
 
+def packages_apart(before: dict, after: dict) -> str:
+    """The packages of two cells whose versions differ, e.g. `mlx 0.31.2 → 0.32.4`."""
+    one, other = map(_packages, (before, after))
+    return ", ".join(
+        f"{name} {one[name]} → {other[name]}"
+        for name in one
+        if name in other and one[name] != other[name]
+    )
+
+
+def _packages(row: dict) -> dict[str, str]:
+    """Package → version of `mlx 0.32.4, mlx-lm 0.32.2`."""
+    texts = map(str.strip, (row.get("versions") or "").split(","))
+    return dict(text.split(" ", 1) for text in texts if " " in text)
+
+
 def _loop(row: dict) -> str:
     if not row.get("loop"):
         return ""

@@ -79,6 +79,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "protocol": matrix.protocol,
         "expected": Path(matrix.file).with_name("expected.yaml"),
         **answers(results, compared, facts_of(records), folder / "cells"),
+        "names": names_line(summary, recording(matrix)),
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
@@ -170,7 +171,6 @@ def answers(results: Results, compared: list, facts: tuple[str, ...], cells: Pat
         "marked": mark,
         "opening": opening(results, compared, lead, effects, facts),
         "where": where_table(results, compared),
-        "names": names_line(summary),
         "comparisons": [comparison_section(each, effects[each.slug], mark) for each in compared],
         "speeds": speed_line(effects),
         "variance": variance_lines(results),
@@ -178,6 +178,11 @@ def answers(results: Results, compared: list, facts: tuple[str, ...], cells: Pat
         "unstable": unstable_lines(results),
         "growing": growth_lines(results, cells),
     }
+
+
+def recording(matrix: Matrix) -> frozenset[str]:
+    """The variants that write their run's trace."""
+    return frozenset(name for name, given in matrix.variants.items() if given.get("record"))
 
 
 def releases_of(matrix: Matrix) -> dict[str, str]:

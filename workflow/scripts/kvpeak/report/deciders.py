@@ -3,7 +3,7 @@
 import math
 from pathlib import Path
 
-from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair
 from kvpeak.analysis.lead import loading, spell_name
 from kvpeak.analysis.plateaus import growth_of, spell_growth
 from kvpeak.analysis.pooled import PEAK, Effect, SmallEffect, small_effects
@@ -28,8 +28,11 @@ def heading(comparison: Comparison) -> str:
     return f"{axis}: {comparison.before} to {comparison.after}"
 
 
-def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
-    """The pooled effect first, then the largest pair, then what is established of the speeds."""
+def comparison_line(comparison: Comparison, effects: list[Effect], mark: bool = True) -> Markdown:
+    """The pooled effect first, then the largest pair, then what is established of the speeds.
+
+    With `mark` also how many pairs carry flags.
+    """
     parts = [_peak(effect) for effect in effects if effect.quantity == PEAK]
     if pair := _most(comparison):
         told = comparison.several | {"model"} | (set() if pair.live else {"commit"})
@@ -44,6 +47,9 @@ def comparison_line(comparison: Comparison, effects: list[Effect]) -> Markdown:
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     parts += [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
     parts += spell_single_speeds(comparison, effects)
+    complete = [pair for pair in comparison.pairs if pair.complete]
+    if mark and (flagged := sum(bool(pair.flags) for pair in complete)):
+        parts.append(f"{flagged} of {len(complete)} pairs flagged")
     text = escape("; ".join(parts) or "no pair of cells was measured to the end")
     title = heading(comparison)
     return Markdown(f"{link(title, f'details.md#{title}')}: {text}.")
@@ -56,11 +62,17 @@ def _most(comparison: Comparison) -> Pair | None:
     return max(live or found, key=lambda pair: abs(math.log(pair.peak_ratio)), default=None)
 
 
+def _times(ratio: float) -> str:
+    """Two decimals, three where these would hide on which side of what counts as a change it is."""
+    edges = (f"{1 - PRACTICAL:.2f}", f"{1 + PRACTICAL:.2f}")
+    return f"{ratio:.3f}" if f"{ratio:.2f}" in edges else f"{ratio:.2f}"
+
+
 def _peak(effect: Effect) -> str:
     count, predicted = effect.counts, "" if effect.live else "replayed, a prediction: "
     if effect.pairs == 1:
-        return f"{predicted}{count} (ratio {effect.ratio:.2f})"
-    spread = f"ratios {effect.smallest:.2f} to {effect.largest:.2f}"
+        return f"{predicted}{count} (ratio {_times(effect.ratio)})"
+    spread = f"ratios {_times(effect.smallest)} to {_times(effect.largest)}"
     if not effect.live:
         return f"{predicted}{count} ({spread})"
     if effect.verdict == Verdict.NOT_TESTABLE:
@@ -96,11 +108,13 @@ def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
     speeds = [effect for effect in every if effect.quantity != PEAK]
     told = []
     if not all(effect.verdict in ESTABLISHED for effect in speeds):
-        told.append("Where a line names no speed, a change of speed is not established.")
+        told.append("No speed named: no change of speed is established.")
     if any(effect.verdict == Verdict.NOT_TESTABLE and effect.pairs > 1 for effect in peaks):
         told.append("Ratios without a pooled one: too few pairs, or replayed.")
     if any(effect.noisy for effect in peaks):
-        told.append("Within the noise: the ranges of the two cells' processes meet.")
+        told.append("Within the noise: the processes' ranges meet, missed samples counted.")
+    if any(effect.verdict in ESTABLISHED and effect.pairs > 1 for effect in speeds):
+        told.append("Alone: pairs with their own verdict.")
     return [escape(" ".join(told))] if told else []
 
 
@@ -167,11 +181,13 @@ def unstable_lines(results: Results) -> list[Markdown]:
         return []
     worst = max(rows, key=lambda row: row.get("outputs") or 0)
     names = ", ".join(spell_name(axis, worst[axis]) for axis in AXES)
+    alike = sum((row.get("outputs") or 0) == (worst.get("outputs") or 0) for row in rows)
+    which = "The worst" if alike == 1 else f"One of the {alike} worst"
     count = f"{len(rows)} of {len(results.summary)} cells do" if len(rows) > 1 else "One cell does"
     return [
         escape(
-            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. The "
-            f"worst, {names}, {spell_outputs(worst)}."
+            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. {which}, "
+            f"{names}, {spell_outputs(worst)}."
         )
     ]
 

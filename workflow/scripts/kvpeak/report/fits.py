@@ -60,6 +60,6 @@ def _longest(row: dict) -> Markdown:
     if row["longest_tokens"] == 0:
         return Markdown("none")
     tokens = number(row["longest_tokens"])
-    if row["all_positions"] == "yes":
+    if row["all_positions"] == "yes" and row["longest_low"] == row["longest_tokens"]:
         return Markdown(f"{tokens} (all positions)")
     return Markdown(f"{tokens} ({number(row['longest_low'])} to {number(row['longest_high'])})")

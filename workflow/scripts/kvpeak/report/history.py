@@ -42,16 +42,17 @@ def sentence(history: History, several: list[str]) -> str:
     span = f"{len(history.points)} releases from {first.commit} to {last.commit}"
     if not history.steps:
         return f"{what(history, several)}: over {span} the peak does not step."
-    steps = "; ".join(_spell(step) for step in history.steps)
+    steps = "; ".join(spell_step(step) for step in history.steps)
     return f"{what(history, several)}: over {span} the peak steps at {steps}."
 
 
-def _spell(step: Step) -> str:
+def spell_step(step: Step) -> str:
     change = percent(step.ratio - 1)
+    loop = f"; {step.loop_mib:+.1f} MiB are importing the loop" if step.imports else ""
     return (
         f"{step.after.commit} ({step.before.peak:,.0f} → {step.after.peak:,.0f} MiB, {change}; "
         f"{len(step.before.peaks)} and {len(step.after.peaks)} processes, by chance "
-        f"1 in {1 / step.chance:,.0f})"
+        f"1 in {1 / step.chance:,.0f}{loop})"
     )
 
 

@@ -9,9 +9,9 @@ OWN_LOOP = "this project's loop"  # which never clears the pool
 REUSED = "a free buffer is reused if it is at most so many times as large as the request"
 
 
-def names_line(summary: list[dict]) -> Markdown:
+def names_line(summary: list[dict], recording: frozenset[str] = frozenset()) -> Markdown:
     """What the variants of MLX, the KV caches and the caps on reuse are, by the names that the
-    finding uses; what all the variants share is said once.
+    finding uses; what all the variants share is said once. `recording`: variants that record.
     """
     told = {}
     rules = any(row.get("pool_rule") for row in summary)
@@ -23,6 +23,7 @@ def names_line(summary: list[dict]) -> Markdown:
                 "naive attention" * (row["attention"] == "naive"),
                 row["env"],
                 _pool_of(row) * rules,
+                "the run recorded, which takes memory of its own" * (row["variant"] in recording),
             ]
     shared = [told_of[0] for told_of in zip(*told.values(), strict=True) if len(set(told_of)) == 1]
     shared = ", ".join(filter(None, shared))
@@ -41,7 +42,8 @@ def names_line(summary: list[dict]) -> Markdown:
 
 def _pool_of(row: dict) -> str:
     rule = (row.get("pool_rule") or "").replace(f",cap:{row['cap']}", "")
-    return f"the pool's rule {rule}" if rule else "MLX's own pool"
+    named = "of that name" if rule == row["variant"] else rule
+    return f"the pool's rule {named}" if rule else "MLX's own pool"
 
 
 def _words_of(told: dict[str, str]) -> str:

@@ -10,6 +10,7 @@ from kvpeak.analysis.alternatives import (
     NOT_KNOWN,
     Change,
     changes,
+    least_of_all,
     lowering,
     lowest,
 )
@@ -35,7 +36,7 @@ from kvpeak.base.columns import SPEEDS
 from kvpeak.base.numbers import percent
 
 NEARLY = 0.95  # of the peak: loading alone nearly reaches it
-MOST_NEARLY = 3  # changes that are as large as the largest
+MOST = "What changes it most, in MiB?"
 KEPT = 0.05  # a share of the peak that the title names
 FASTER_OF = {"ttft_ms": {Verdict.FASTER: "shorter", Verdict.SLOWER: "longer"}}  # of a time
 ESTABLISHED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
@@ -70,10 +71,11 @@ def opening(
         "title": _stock_title(stock, results) if stock else _title(found, most),
         "answers": {
             "What takes the memory?": _takes(cell) if cell else NOT_KNOWN,
-            "What changes it most?": spell_change_of(most.axis, most.pair) + _nearly(most, clear)
+            MOST: spell_change_of(most.axis, most.pair) + _nearly(most, clear)
             if most
             else f"Nothing that was compared: {found.sentence}",
-            "What would lower it?": lowering(cell, around, lower),
+            "What would lower it?": lowering(cell, around, lower)
+            + least_of_all(cell, results, lower),
             "At what price?": _price(results, priced, compared, effects, bool(lower))
             if around or not priced
             else NOT_KNOWN,
@@ -83,22 +85,24 @@ def opening(
 
 
 def _nearly(most: Change, clear: list[Change]) -> str:
-    """The changes of other settings that are as large, up to what counts as a difference."""
+    """The largest changes of other axes that are as large, up to what counts as a difference."""
     least = (1 - PRACTICAL) * abs(most.pair.peak_change_mib)
     others = {
-        (each.axis, each.comparison.before, each.comparison.after): each
+        each.axis: each
         for each in sorted(clear, key=lambda each: order(each.pair))
         if each.pair.live == most.pair.live and abs(each.pair.peak_change_mib) >= least
     }
-    others.pop((most.axis, most.comparison.before, most.comparison.after), None)
-    named = [
-        f"{AXIS_WORDS[axis]}, {spell_name(axis, before)} → {spell_name(axis, after)} "
-        f"({each.pair.before['peak_mib']:,.0f} → {each.pair.after['peak_mib']:,.0f})"
-        for (axis, before, after), each in reversed(others.items())
-    ]
-    more = f"; and {len(named) - MOST_NEARLY} more" if len(named) > MOST_NEARLY else ""
+    others.pop(most.axis)
+    named = []
+    for axis, each in reversed(others.items()):
+        before, after = each.pair.before, each.pair.after
+        named.append(
+            f"{AXIS_WORDS[axis]}, {spell_name(axis, before[axis])} → "
+            f"{spell_name(axis, after[axis])} "
+            f"({before['peak_mib']:,.0f} → {after['peak_mib']:,.0f})"
+        )
     within = percent(PRACTICAL, 0, sign=False)
-    return f" As large within {within}: {'; '.join(named[:MOST_NEARLY])}{more}." if named else ""
+    return f" As large within {within}: {'; '.join(named)}." if named else ""
 
 
 def _title(found: Lead, most: Change | None) -> str:
@@ -224,8 +228,8 @@ def _takes(row: dict) -> str:
         weights, live, kept, rest = row["parts"]
         first += (
             f". {_whole(row)} {weights:,.0f} MiB are weights, at most {live:,.0f} other live "
-            f"arrays, at least {kept:,.0f} free memory that the pool keeps, and {rest:,.0f} the "
-            "rest of the process"
+            f"arrays, at least {kept:,.0f} free memory that the pool keeps, and "
+            f"{'at least ' * is_lower_bound(row)}{rest:,.0f} the rest of the process"
         )
         if row.get("loop_mib") and counter_of(row) == "footprint":
             first += f", {row['loop_mib']:,.0f} of it what importing the loop takes"

@@ -101,7 +101,7 @@ def any_sampled(pairs: list[Pair]) -> bool:
 
 def sampled(pairs: list[Pair]) -> str:
     """What a sampled peak is; '' where none was sampled."""
-    return " The peaks were sampled: each is a lower bound." if any_sampled(pairs) else ""
+    return " Sampled peaks are lower bounds." if any_sampled(pairs) else ""
 
 
 def most_changed(shown: int, of: int, what: str) -> str:
@@ -120,7 +120,7 @@ def one_process(pairs: list[Pair]) -> str:
     """Whose peak a cell's parts are; '' where each cell has one process."""
     if max(max(pair.rounds) for pair in pairs) == 1:
         return ""
-    return " A bar is one process: of the cell's the one with the median peak, of two the lower."
+    return " A bar is one process, that with the median peak, of two the lower."
 
 
 def replayed(pairs: list[Pair]) -> str:

@@ -30,7 +30,7 @@ def pools_section(found: list[Measured], recorded: list[dict]) -> dict | None:
         "sentence": Markdown(f"{answer} {pytorch['sentence']}" if pytorch else answer),
         "table": _table(pools),
         "cells": _cells(found),
-        "front": Markdown(", ".join(code(pool.name) for pool in front(pools))),
+        "front": Markdown(", ".join(code(pool.name) for pool in front(pools) if pool.made)),
         "worst": percent(max(worst), 1, sign=False) if worst else None,
         "pytorch": pytorch,
     }
@@ -42,7 +42,7 @@ def sentence(pools: list[Pool]) -> Markdown:
     """
     best, least = advised(pools), pools[0]
     known = best.made is not None
-    begin = "For a growing cache use" if known else "With a growing cache the lowest peak has"
+    begin = "For a growing cache use" if known else "With a growing cache the smallest pool has"
     said = (
         f"{begin} {code(best.name)}: {best.peak:.2f} times the memory of MLX's own pool "
         f"{_over(best)}"

@@ -46,7 +46,7 @@ def comparison_section(
         "before": comparison.before,
         "after": comparison.after,
         "slug": comparison.slug,
-        "line": comparison_line(comparison, list(effects)),
+        "line": comparison_line(comparison, list(effects), mark),
         "effects": list(map(effect_row, effects)),
         "found": " ".join(filter(None, [found.sentence, *cautions, found.speeds])),
         "replayed": any(not pair.live for pair in both),

@@ -33,7 +33,7 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
         [
             _label(row, shared),
             Markdown(f"{AT_LEAST * is_lower_bound(row)}{number(sum(parts))}"),
-            *(map(number, row["parts"]) if row["parts"] else ["–"] * len(PARTS)),
+            *_parts(row),
         ]
         for row in rows
         for parts in (row["parts"] or [row["peak_mib"]],)
@@ -54,6 +54,14 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     if not all(row["parts"] for row in rows):
         notes.append("–: under the rule of this pool the parts are not known.")
     return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
+
+
+def _parts(row: dict) -> list:
+    """What samples missed of a peak is missing in the rest, because the other parts are counted."""
+    if not row["parts"]:
+        return ["–"] * len(PARTS)
+    *counted, rest = map(number, row["parts"])
+    return [*counted, Markdown(f"{AT_LEAST * is_lower_bound(row)}{rest}")]
 
 
 def _label(row: dict, shared: list[str]) -> str:

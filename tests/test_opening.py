@@ -13,11 +13,8 @@ from kvpeak.analysis.pooled import effects
 from kvpeak.analysis.results import read_results
 from kvpeak.analysis.setting import differences
 from kvpeak.analysis.verdicts import Verdict
-<<<<<<< HEAD
-from kvpeak.report.doubts import not_measured
-=======
 from kvpeak.base.axes import AXES
->>>>>>> 812fb25 (Say what a sceptic found unsaid: caps, packages, ties, flags, missed samples)
+from kvpeak.report.doubts import not_measured
 from kvpeak.report.names import names_line
 from kvpeak.report.opening import opening, spell_single_speeds
 from kvpeak.report.where import where_table
@@ -289,13 +286,11 @@ def test_a_finding_says_what_its_names_are(small):
     assert "`stock`: mlx-lm's loop; `naive`: this project's loop, naive attention; " in text
     assert "`quiet`: mlx-lm's loop, A=0. `cat`: keys" in text
     assert names_line(rows[:1]) == ""
-<<<<<<< HEAD
     assert "`new`: not known to this version" in names_line(
         [rows[0], rows[0] | {"kv_cache": "new"}]
-=======
+    )
     assert "`naive`: this project's loop, naive attention, the run recorded" in (
         names_line(rows, frozenset({"naive"}))
->>>>>>> 812fb25 (Say what a sceptic found unsaid: caps, packages, ties, flags, missed samples)
     )
     ratios = [rows[0] | {"cap": cap, "pool_rule": f"candle,cap:{cap}"} for cap in ("2x", "4x")]
     other = rows[1] | {"pool_rule": "torch,max_split_size_mb:32"}

@@ -25,13 +25,14 @@ with pytest.MonkeyPatch.context() as patch:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 ROOT = Path(__file__).parents[1]
-# The files that take longest: no process of tests is left alone with one at the end.
-LONG = {
-    *("test_programs.py", "test_projects.py", "test_workflow.py", "test_hostile_results.py"),
-    *("test_render.py", "test_mlx_engine.py", "test_replay_finding.py", "test_unavailable.py"),
+# The files that take longest: no process of tests is left alone with one at the end. The first
+# measures the project that others wait for.
+LONG = (
+    *("test_programs.py", "test_render.py", "test_mlx_engine.py", "test_replay_finding.py"),
     *("test_power_cut.py", "test_slurm.py", "test_environments.py", "test_mistralrs_live.py"),
+    *("test_projects.py", "test_workflow.py", "test_hostile_results.py", "test_unavailable.py"),
     *("test_model_types_finding.py", "test_mac_matrix.py", "test_report.py", "test_page.py"),
-}
+)
 TINY_MATRIX = {
     "commits": {"mlx-0.32.4": {"engine": "mlx", "packages": {"mlx": "0.32.4", "mlx-lm": "0.32.2"}}},
     "models": {"tiny": {"kind": "random", "config": "config/models/tiny.json", "dtype": "float32"}},
@@ -66,7 +67,7 @@ class Project:
             source, target = ROOT / name, folder / name
             target.parent.mkdir(parents=True, exist_ok=True)
             if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+                shutil.copytree(source, target)
             else:
                 shutil.copy2(source, target)
         (folder / "prompts").mkdir()
@@ -178,7 +179,8 @@ def pytest_collection_modifyitems(items):
     """Long files first. Tests that inject a fault say which: the marker `fault`, for the table at
     the end.
     """
-    items.sort(key=lambda item: item.path.name not in LONG)
+    places = {name: place for place, name in enumerate(LONG)}
+    items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
     for item in items:
         if marker := item.get_closest_marker("fault"):
             item.user_properties.append(("fault", marker.args[0]))

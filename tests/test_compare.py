@@ -39,7 +39,7 @@ def test_the_largest_change_leads_and_what_else_differs_is_said(folders, capsys)
     text = capsys.readouterr().out
     title, _, sentence = text.splitlines()[:3]
     assert title == (
-        "# In a laboratory setting: from A to B the peak of tiny with cat at 513 tokens "
+        "# In a laboratory setting: from A to B the peak of tiny with cat and no cap at 513 tokens "
         "falls from 1,000 to 500 MiB"
     )
     assert (

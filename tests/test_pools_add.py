@@ -44,6 +44,7 @@ def test_it_is_replayed_and_on_the_page(policies, tmp_path):
     assert "powers of two above 1 MiB" in listed.stdout
 
 
+@pytest.mark.slow
 def test_a_name_that_another_policy_has_is_an_error_and_not_that_one(policies, tmp_path):
     text = (policies / "doubling.h").read_text().replace('"doubling"', '"exact"')
     (tmp_path / "mine.h").write_text(text)

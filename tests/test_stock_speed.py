@@ -5,11 +5,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from test_models import SMALL
 
 BENCH = Path(__file__).parent / "bench/stock_speed.py"
 
 
+@pytest.mark.slow
 def test_stock_gives_the_tokens_and_peaks_of_stream_generate(tmp_path):
     """Two chunks, and a clearing of the pool between tokens; speeds are for a quiet machine."""
     config = tmp_path / "config.json"

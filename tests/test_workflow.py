@@ -312,6 +312,7 @@ def test_a_second_run_of_the_same_project_says_so_and_ends(project):
     assert project.snakemake("plan").returncode == 0
 
 
+@pytest.mark.slow
 def test_without_a_terminal_a_run_is_a_line_for_each_cell_and_the_finding(measured):
     shutil.rmtree(measured.folder / "results/cells/mlx-0.32.4/tiny/alice-16/cat")
     done = measured.snakemake()

@@ -68,6 +68,7 @@ def test_a_forced_cell_that_fails_loses_nothing_and_the_rest_can_be_rendered(mea
     assert measured.planned() == {}
 
 
+@pytest.mark.slow
 @pytest.mark.fault("out of memory: longer prompts after it")
 def test_longer_prompts_of_what_hit_the_guard_are_skipped_until_they_are_asked_for_again(measured):
     prompts = {"alice-24": {"tokens": 25}, "alice-16": {"tokens": 17}}

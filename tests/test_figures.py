@@ -147,7 +147,10 @@ def test_a_bar_of_the_runs_says_what_loading_took(cap):
     loaded = {"sampled_load_mib": 1200.0, "sampled_run_mib": 1000.0, "peak_mib": 1200.0}
     pairs = [replace(pair, before=pair.before | loaded) for pair in cap.pairs[:1]]
     figure = figures.where_bytes_are(replace(cap, pairs=pairs), pairs[0])
-    assert ", while running: loading took 1,200 MiB. Live and kept" in figure.caption
+    assert (
+        "). Of a cell that takes more while loading (1,200 MiB) it is that of the runs. Live"
+        in figure.caption
+    )
 
 
 def test_the_replays_captures_are_stacked_by_tensor():

@@ -113,7 +113,8 @@ def in_loading(pairs: list[Pair]) -> str:
     """That a bar is not of the peak, where that was reached in loading."""
     sides = [side for pair in pairs for side in (pair.before, pair.after)]
     peaks = [f"{side['peak_mib']:,.0f}" for side in sides if side and reached_in_loading(side)]
-    return f", while running: loading took {' and '.join(peaks)} MiB" if peaks else ""
+    more = f" Of a cell that takes more while loading ({' and '.join(peaks)} MiB)"
+    return f"{more} it is that of the runs." if peaks else ""
 
 
 def one_process(pairs: list[Pair]) -> str:

@@ -69,10 +69,10 @@ wheels: $(INSTALLED)
 
 setup: $(DEV)
 
-# Side by side in three processes, because tests also wait; a file's tests stay together, the longest files first
+# Side by side in four processes, because tests also wait; a file's tests stay together, the longest files first
 # (tests/conftest.py).
 # PYTEST_ARGS="-n 0" runs one after the other.
-PYTEST := $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 test: $(DEV)
 	@$(COMPILED)

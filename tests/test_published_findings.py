@@ -15,6 +15,7 @@ FINDINGS = sorted(path.parent for path in (ROOT / "docs/findings").glob("*/confi
 MOST_WORDS = 1200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finding", FINDINGS, ids=lambda path: path.name)
 def test_a_published_finding_is_one_page(finding, tmp_path, monkeypatch):
     """Its results, as they were published, give a finding of three minutes."""

@@ -369,6 +369,7 @@ def test_what_was_computed_in_is_of_engines_that_compute_and_what_was_widened_of
     )
 
 
+@pytest.mark.slow
 def test_thousands_of_cells_are_folded(rendered):
     def many():
         def change(rows):

@@ -268,6 +268,7 @@ def test_two_gpus_measure_two_cells_at_once(project, monkeypatch):
     assert "on one of 2 GPUs, with others beside it" in project.read("report/details.md")
 
 
+@pytest.mark.slow
 def test_a_failing_claim_fails_check_and_not_the_finding(measured):
     claims = {
         "claims": [

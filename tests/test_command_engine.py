@@ -88,7 +88,7 @@ def cargo_answers() -> bool:
     """Whether there is a cargo that works: rustup's stand-in without a toolchain does not."""
     try:
         return subprocess.run(["cargo", "--version"], capture_output=True).returncode == 0
-    except FileNotFoundError:
+    except OSError:  # not there, or in a folder that is closed to this user
         return False
 
 

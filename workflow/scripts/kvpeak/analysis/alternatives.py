@@ -15,7 +15,6 @@ from kvpeak.base.axes import AXES
 
 NOT_KNOWN = "Not known from these data."
 FEW_NAMES = 4  # of settings that were tried and take no less
-SAME_ANSWER = ("commit", "kv_cache", "cap", "variant")  # axes that should not change the tokens
 AXIS_WORDS = {axis: axis for axis in AXES} | {"kv_cache": "KV cache"}
 
 
@@ -117,7 +116,7 @@ def lowering(cell: dict | None, around: list[Change], lower: Change | None) -> s
     other = _other(lower, cell)
     one, another = (spell_name(lower.axis, row[lower.axis]) for row in (cell, other))
     apart = other.get("tokens_sha256") != cell.get("tokens_sha256")
-    tokens = " Its tokens are others." if apart and lower.axis in SAME_ANSWER else ""
+    tokens = " Its tokens are others." if apart and lower.axis in SETTINGS else ""
     packages = " A commit brings packages of its own." if lower.axis == "commit" else ""
     lab = [words for axis, words in laboratory(other).items() if axis not in laboratory(cell)]
     more = f" (a laboratory setting: {', '.join(lab)})" if lab else ""

@@ -4,12 +4,10 @@ from pathlib import Path
 
 from kvpeak.analysis.fits import TERMS, Growth, Law, Series, growth_of, longest
 from kvpeak.analysis.results import Results
-from kvpeak.analysis.series import read_series
-from kvpeak.base.axes import AXES
+from kvpeak.analysis.series import OTHER_AXES, read_series
 from kvpeak.base.columns import FITS
 from kvpeak.base.numbers import GIB, MIB
 
-OTHER_AXES = tuple(axis for axis in AXES if axis != "prompt")
 MEMORIES_MIB = tuple(gib * GIB // MIB for gib in (8, 16, 24, 32, 64))
 
 

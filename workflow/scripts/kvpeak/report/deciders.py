@@ -58,7 +58,7 @@ def comparison_line(comparison: Comparison, effects: list[Effect], mark: bool = 
 def _most(comparison: Comparison) -> Pair | None:
     """The pair whose peak changes by the largest factor above the noise; live ones come first."""
     found = [pair for pair in comparison.pairs if pair.above_noise and pair.peak_ratio]
-    live = [pair for pair in found if pair.before["method"] == pair.after["method"] == "live"]
+    live = [pair for pair in found if pair.live]
     return max(live or found, key=lambda pair: abs(math.log(pair.peak_ratio)), default=None)
 
 

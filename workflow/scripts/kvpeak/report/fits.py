@@ -1,6 +1,7 @@
 """The longest prompts that fit, as the finding tells them."""
 
-from kvpeak.analysis.longest import OTHER_AXES, sentence
+from kvpeak.analysis.longest import sentence
+from kvpeak.analysis.series import OTHER_AXES
 from kvpeak.base.numbers import GIB, MIB
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown, code, number

@@ -25,8 +25,8 @@ def names_line(summary: list[dict], recording: frozenset[str] = frozenset()) -> 
                 _pool_of(row) * rules,
                 "the run recorded, which takes memory of its own" * (row["variant"] in recording),
             ]
-    shared = [told_of[0] for told_of in zip(*told.values(), strict=True) if len(set(told_of)) == 1]
-    shared = ", ".join(filter(None, shared))
+    columns = zip(*told.values(), strict=True)
+    shared = [words[0] for words in columns if words[0] and len(set(words)) == 1]
     variants = {
         name: ", ".join(word for word in words if word and word not in shared)
         for name, words in told.items()
@@ -36,7 +36,7 @@ def names_line(summary: list[dict], recording: frozenset[str] = frozenset()) -> 
     parts = [_words_of(words) for words in (variants, caches) if len(words) > 1]
     parts += [_words_of(dict.fromkeys(ratios, REUSED))] * bool(ratios)
     if len(variants) > 1 and shared:
-        parts.insert(0, f"Each variant: {markdown.escape(shared)}")
+        parts.insert(0, f"Each variant: {markdown.escape(', '.join(shared))}")
     return Markdown(". ".join(parts) + "." if parts else "")
 
 

@@ -378,6 +378,66 @@ def test_an_engine_that_puts_a_link_or_a_pipe_in_the_place_of_a_log_reaches_noth
     assert (tmp_path / "mine").read_text() == "mine"
 
 
+INSTEAD = """
+load(); begin(0)
+mine, folder = os.path.abspath("mine"), {folder}
+while os.path.exists(folder) and not os.path.exists(os.path.join({logs}, "now.txt")): pass
+os.makedirs(folder, exist_ok=True)
+os.rename(folder, folder + "-moved")
+os.{put}(mine, folder)
+{then}
+"""
+ATTEMPT = "os.path.dirname(os.path.abspath(sys.argv[2]))"
+LOGS = f"os.path.dirname({ATTEMPT})"
+RESULT = f"{LOGS}.replace('/logs/', '/cells/')"
+
+
+REST = "finish(0)\nfor number in 1, 2: begin(number); finish(number)\ndone()"
+
+
+@pytest.mark.parametrize("put", ["symlink", "rename"])
+@pytest.mark.parametrize("then", [REST, "sys.exit(3)"], ids=["answers", "crashes"])
+@pytest.mark.parametrize("folder", [ATTEMPT, LOGS, RESULT], ids=["its own", "above", "result"])
+def test_an_engine_that_puts_another_folder_in_the_place_of_the_runners_reaches_nothing(
+    tmp_path, folder, then, put
+):
+    """By a link, or by moving a folder of the user's there."""
+    cell, mine = Cell(tmp_path), tmp_path / "mine"
+    mine.mkdir()
+    names = ("runs.csv", "cell.json", "memory.csv", "failure.txt", "now.txt", "stderr.txt")
+    for name in (*names, "marker"):
+        (mine / name).write_text("mine")
+    cell.engine(INSTEAD.format(folder=folder, logs=LOGS, put=put, then=then))
+    done = subprocess.run(
+        [*cell.command(), "--record-failure"],
+        cwd=tmp_path,
+        env=cell.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "something else was put in the place of this folder" in done.stderr.splitlines()[-1]
+    assert done.returncode == (1 if folder == RESULT else 0)
+    (marker,) = tmp_path.rglob("marker")
+    found = {path.name: path.read_text() for path in marker.parent.iterdir()}
+    assert found == dict.fromkeys((*names, "marker"), "mine")
+    if folder != RESULT:
+        assert "something else" in cell.record()["detail"]
+
+
+def test_a_folder_of_results_that_leads_elsewhere_is_not_written_through(tmp_path):
+    """Another cell's engine may have put it there."""
+    cell = Cell(tmp_path)
+    cell.engine("answer()")
+    (tmp_path / "mine").mkdir()
+    cell.out.parent.mkdir(parents=True)
+    cell.out.symlink_to(tmp_path / "mine")
+    done = cell.run()
+    assert done.returncode == 1
+    assert "leads out of results; expected a path inside it" in done.stderr
+    assert not [*(tmp_path / "mine").iterdir()]
+
+
 # Builds
 
 

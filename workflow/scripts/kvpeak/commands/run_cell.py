@@ -101,7 +101,7 @@ def _measure(cell: tuple, signals: Signals, given: argparse.Namespace) -> None:
     try:
         run_cell(*cell, signals.check, given.gpus)
     except CellFailed as error:
-        if error.stopped or not given.record_failure:
+        if not (error.recorded and given.record_failure):
             raise
         leave_unmeasured(*cell, FAILED, error.cause, error.log)
         print(f"run_cell: {plain(str(error))}", file=sys.stderr)

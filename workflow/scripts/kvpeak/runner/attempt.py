@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +12,7 @@ from pathlib import Path
 from kvpeak.base.errors import UserError
 from kvpeak.protocol.programs import COMMAND
 from kvpeak.protocol.request import Limits, limits_of
+from kvpeak.runner.held import Held
 from kvpeak.runner.progress import Progress
 from kvpeak.system.nvml import Gpu, chosen_gpu, open_gpu
 
@@ -34,6 +35,7 @@ class Attempt:
     check: Callable[[], None] = lambda: None
     clock: Callable[[], float] = lambda: time.monotonic()
     wall: Callable[[], float] = lambda: time.time()
+    _held: list[Held] = field(default_factory=list)
 
     @property
     def external(self) -> bool:
@@ -80,10 +82,17 @@ class Attempt:
         """Make the folder and write down what is asked."""
         self.folder.mkdir(parents=True)
         self.progress.start(self.folder)
+        self._held.append(Held(self.folder))
         if self.external:
             self.out.mkdir()
+            self._held.append(Held(self.out))
         text = json.dumps(self.request, indent=1) + "\n"
         self.request_file.write_text(text, encoding="utf-8")
+
+    def check_folders(self) -> None:
+        """Raise UserError if something else is in the place of a folder that `begin` made."""
+        for held in self._held:
+            held.check()
 
 
 def attempt_name() -> str:

@@ -5,11 +5,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_together
+from kvpeak.base.files import inside, write_together
 from kvpeak.base.layout import RUNS_FILE
 from kvpeak.base.made import FAILED
 from kvpeak.protocol.request import cell_path
 from kvpeak.runner.attempt import Attempt, Stopped, attempt_name
+from kvpeak.runner.held import Held
 from kvpeak.runner.launch import run_engine
 from kvpeak.runner.outcome import conclude
 from kvpeak.runner.progress import Progress
@@ -21,13 +22,14 @@ from kvpeak.system.lock import measuring_alone
 class CellFailed(UserError):
     """A cell's engine gave no outcome.
 
-    cause: in one line. log: the folder of the start, if there was one. stopped: because somebody
-    asked the runner to stop.
+    cause: in one line. log: the folder of the start, if there was one. recorded: whether it may be
+    written as the cell's result; not if somebody asked the runner to stop, and not if the folder of
+    the result is no longer the runner's.
     """
 
-    def __init__(self, text: str, cause: str, log: Path | None, stopped: bool):
+    def __init__(self, text: str, cause: str, log: Path | None, recorded: bool):
         super().__init__(text)
-        self.cause, self.log, self.stopped = cause, log, stopped
+        self.cause, self.log, self.recorded = cause, log, recorded
 
 
 def run_cell(
@@ -47,8 +49,10 @@ def run_cell(
     stays as it was.
     """
     cell = cell_path(request)
-    logs = _results_folder(out, cell) / "logs" / cell
-    attempt, stopped = None, False
+    results = _results_folder(out, cell)
+    inside(results, Path("logs", cell))
+    logs = results / "logs" / cell
+    attempt, result, stopped = None, None, False
     progress = Progress(cell, position)
     try:
         named = [request["gpu"]] if "gpu" in request else range(gpus)
@@ -56,8 +60,10 @@ def run_cell(
             if gpu is not None:
                 request = request | {"gpu": gpu}
             attempt = Attempt(request, logs / attempt_name(), progress, check)
+            out.mkdir(parents=True, exist_ok=True)
+            result = Held(out)
             attempt.begin()
-            return _measure(attempt, out, position)
+            return _measure(attempt, result, position)
     except OSError as error:
         cause = f"{error.filename or (attempt and attempt.folder)}: {error.strerror}"
     except UserError as error:
@@ -67,9 +73,10 @@ def run_cell(
         progress.failed(cause)
     log = f"; log: {attempt.folder}" if attempt else ""
     kept = sorted(folder.parent for folder in logs.glob(f"*/{RUNS_FILE}"))
-    result = f"; its last result is kept in {kept[-1]}" if kept else ""
+    last = f"; its last result is kept in {kept[-1]}" if kept else ""
     where = attempt and attempt.folder
-    raise CellFailed(f"{cell}: {cause}{log}{result}", cause, where, stopped)
+    recorded = not stopped and (result is None or result.is_there())
+    raise CellFailed(f"{cell}: {cause}{log}{last}", cause, where, recorded)
 
 
 def leave_unmeasured(
@@ -94,22 +101,28 @@ def leave_unmeasured(
         Progress(cell, position).say(f"{outcome}: {why}")
 
 
-def _measure(attempt: Attempt, out: Path, position: str | None) -> str:
+def _measure(attempt: Attempt, result: Held, position: str | None) -> str:
     before = Before(attempt.request, attempt.gpu)
     ended = run_engine(attempt, before.machine["available_mib"])
+    attempt.check_folders()
+    result.check()
     outcome, detail = conclude(ended, attempt.messages)
     record = record_of(attempt, before, ended, outcome, detail)
     runs = ended.watched.conversation.runs
     texts = result_texts(record, ended.watched.timeline, runs, position)
     write_together(attempt.folder, texts)  # stays when the cell is measured again
-    write_together(out, texts)
+    write_together(result.folder, texts)
     attempt.progress.end(outcome, ended.watched, record["memory"]["peak_footprint_mib"])
     return outcome
 
 
 def _results_folder(out: Path, cell: str) -> Path:
-    """The folder above cells/ of `out`. Raises UserError if `out` is not the cell's folder."""
+    """The folder above cells/ of `out`. Raises UserError if `out` is not the cell's folder, or if a
+    link leads out of the results.
+    """
     parts = ("cells", *cell.split("/"))
     if out.parts[-len(parts) :] != parts:
         raise UserError(f"--out: {out}; expected a path that ends with {'/'.join(parts)}")
-    return out.parents[len(parts) - 1]
+    results = out.parents[len(parts) - 1]
+    inside(results, Path(*parts))
+    return results

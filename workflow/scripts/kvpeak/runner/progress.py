@@ -10,6 +10,7 @@ from typing import TextIO
 
 from kvpeak.base.files import write_text
 from kvpeak.base.layout import FAILURE_FILE, NOW_FILE
+from kvpeak.runner.held import Held
 from kvpeak.runner.speeds import decode_tok_s, prefill_tok_s
 from kvpeak.runner.watched import Watched
 
@@ -21,19 +22,21 @@ class Progress:
     """Writes lines to standard error and into the log of the attempt, and NOW_FILE beside the
     attempts.
 
-    The log is opened once, before the engine starts, which may put a link or a pipe in its place.
+    The log and the folders are opened once, before the engine starts, which may put a link or a
+    pipe in their place.
     """
 
     def __init__(self, cell: str, position: str | None):
         """`position` is "k/n": cell k of n."""
         self._head = "cell {} of {}".format(*position.split("/")) if position else "cell"
         self._cell = cell
-        self._attempt: Path | None = None
+        self._attempt: Held | None = None
+        self._attempts: Held | None = None
         self._file: TextIO | None = None
 
     def start(self, attempt: Path) -> None:
         """The first line of an attempt, whose folder gets the log. Raises OSError."""
-        self._attempt = attempt
+        self._attempt, self._attempts = Held(attempt), Held(attempt.parent)
         self._file = (attempt / "runner.log").open("x", encoding="utf-8", buffering=1)
         self.say(self._cell)
 
@@ -46,7 +49,8 @@ class Progress:
         if self._file:
             with self._file:
                 self._log(f"{self._head}: failed: {cause}")
-            write_text(self._attempt / FAILURE_FILE, f"{cause}\n")
+            if self._attempt.is_there():
+                write_text(self._attempt.folder / FAILURE_FILE, f"{cause}\n")
 
     def phase(self, watched: Watched) -> None:
         """One line when a phase begins, with the figures so far; of turns only for the first."""
@@ -62,7 +66,8 @@ class Progress:
         if self._file:
             with contextlib.suppress(OSError):
                 phase = "/".join(map(str, watched.where.values()))
-                with os.fdopen(os.open(self._now_file, NOT_THROUGH, 0o666), "w") as file:
+                folder = self._attempts.descriptor
+                with os.fdopen(os.open(NOW_FILE, NOT_THROUGH, 0o666, dir_fd=folder), "w") as file:
                     file.write(f"{phase} {watched.now_mib:.0f}\n")
 
     def end(self, outcome: str, watched: Watched, peak_mib: float | None) -> None:
@@ -70,14 +75,10 @@ class Progress:
         with self._file:
             self._write(figures(f"{self._head}  {outcome}", watched, peak_mib or watched.peak_mib))
 
-    @property
-    def _now_file(self) -> Path:
-        return self._attempt.with_name(NOW_FILE)
-
     def _forget_now(self) -> None:
         if self._file:
             with contextlib.suppress(OSError):
-                self._now_file.unlink(missing_ok=True)
+                os.unlink(NOW_FILE, dir_fd=self._attempts.descriptor)
 
     def _write(self, line: str) -> None:
         """A closed terminal does not end a measurement for the sake of its progress."""

@@ -127,9 +127,10 @@ class Recording {
   // Called before the memory goes, and after it has come: so events of one address are in order.
   void note(Op op, const void* pointer = nullptr, Size bytes = 0) {
     if (!on) return;
-    using namespace std::chrono;
-    Event& event = at(taken_++);
-    event.time = duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
+    const std::uint64_t place = taken_.fetch_add(1, std::memory_order_relaxed);
+    Chunk& chunk = chunk_of(place);
+    if (place % A_TIME == 0) chunk.times[place % EACH / A_TIME] = now();
+    Event& event = chunk.events[place % EACH];
     event.pointer = pointer;
     event.what.store(bytes << 16 | Size(phase) << 8 | WRITTEN | op, std::memory_order_release);
   }
@@ -142,7 +143,8 @@ class Recording {
     std::uint32_t births = 0;
     std::uint64_t to = 0;
     for (std::uint64_t from = 0; from < count; ++from) {
-      const Event& event = at(from);
+      const Chunk& chunk = chunk_of(from);
+      const Event& event = chunk.events[from % EACH];
       Size what;
       while (!(what = event.what.load(std::memory_order_acquire))) std::this_thread::yield();
       op[to] = what & ~WRITTEN & 0xff, id[to] = 0;
@@ -152,33 +154,42 @@ class Recording {
         if (found == ids.end()) continue;
         id[to] = found->second, ids.erase(found);
       }
-      time[to] = event.time, bytes[to] = what >> 16, phase[to++] = what >> 8 & 0xff;
+      time[to] = chunk.times[from % EACH / A_TIME];
+      bytes[to] = what >> 16, phase[to++] = what >> 8 & 0xff;
     }
     return to;
   }
 
  private:
   struct Event {
-    std::int64_t time;  // microseconds
     const void* pointer;
     std::atomic<Size> what;  // bytes, phase and operation; 0: not written yet
   };
-  static constexpr Size EACH = 1 << 16, CHUNKS = 1 << 14, WRITTEN = 0x80;
-  // The event at a place; whoever needs a chunk first makes it. Memory is taken as it is written to.
-  Event& at(std::uint64_t place) {
+  static constexpr Size EACH = 1 << 16, CHUNKS = 1 << 14, A_TIME = 16, WRITTEN = 0x80;
+  // The clock is read for one event in A_TIME: read for each it would cost more than all else here.
+  struct Chunk {
+    Event events[EACH];
+    std::int64_t times[EACH / A_TIME];  // microseconds
+  };
+  static std::int64_t now() {
+    using namespace std::chrono;
+    return duration_cast<microseconds>(steady_clock::now().time_since_epoch()).count();
+  }
+  // The chunk of a place; whoever needs it first makes it. Memory is taken as it is written to.
+  Chunk& chunk_of(std::uint64_t place) {
     if (place >= EACH * CHUNKS) throw std::length_error("a recording of more than 2^30 events");
-    std::atomic<Event*>& chunk = chunks_[place / EACH];
-    Event* events = chunk.load(std::memory_order_acquire);
-    if (!events) {
-      auto made = static_cast<Event*>(std::calloc(EACH, sizeof(Event)));
+    std::atomic<Chunk*>& chunk = chunks_[place / EACH];
+    Chunk* found = chunk.load(std::memory_order_acquire);
+    if (!found) {
+      auto made = static_cast<Chunk*>(std::calloc(1, sizeof(Chunk)));
       if (!made) throw std::bad_alloc();
-      if (chunk.compare_exchange_strong(events, made)) events = made;
+      if (chunk.compare_exchange_strong(found, made)) found = made;
       else std::free(made);
     }
-    return events[place % EACH];
+    return *found;
   }
 
-  std::array<std::atomic<Event*>, CHUNKS> chunks_{};
+  std::array<std::atomic<Chunk*>, CHUNKS> chunks_{};
   std::atomic<std::uint64_t> taken_{0};
 };
 

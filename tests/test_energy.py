@@ -23,7 +23,7 @@ from kvpeak.system.process_memory import parse_joules, process_joules
 class Counter:
     """A counter of energy that moves by steps, and the clock that it goes by."""
 
-    source, own = "a counter of a test", False
+    source, own, live = "a counter of a test", False, False
 
     def __init__(self, watts: float, step_s: float):
         self.watts, self.step_s, self.now = watts, step_s, 0.0
@@ -74,6 +74,8 @@ def phase(seconds: float, joules: float | None) -> dict:
         (0.99, 500.0, None),  # fewer than ten steps
         (2.0, 100.0, 0.0),
         (2.0, None, None),
+        (2.0, 0.0, None),  # it does not count what was done
+        (2.0, -500.0, None),  # it began again
     ],
 )
 def test_a_phase_has_what_the_counter_rose_by_less_idle_power(seconds, joules, expected):

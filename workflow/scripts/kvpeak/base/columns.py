@@ -51,7 +51,7 @@ _ENERGY_COLUMNS = (
     ("prefill_j_per_token", "J", "joules of the recorded prefills / their prompt tokens"),
     ("decode_j_per_token", "J", "joules of the recorded decodes / their tokens after the first"),
     ("idle_w", "W", "the power of the idle machine, which is taken off; mean of before and after"),
-    ("energy_source", "", "which counter told the energy; empty: there is none without root"),
+    ("energy_source", "", "which counter, and of what (measurement.md); empty: none without root"),
 )
 
 # Columns of PROCESSES and SUMMARY that hold memory, in MiB.
@@ -133,7 +133,7 @@ RUNS = Table(
             "prefill_j",
             "J",
             "the energy of the prefill, that of the idle machine taken off; empty without a "
-            "counter, and where the phase has fewer than ten of its steps",
+            "counter, where it did not rise, and where the phase has fewer than ten of its steps",
         ),
         ("decode_j", "J", "the same of decode"),
         ("tokens_sha256", "", "SHA-256 of the generated ids; equal hashes are equal answers"),

@@ -20,7 +20,7 @@ from stranger import hidden
 from test_matrix import BASE
 
 from kvpeak.cli import start
-from kvpeak.experiment.config_file import ConfigError, load_yaml
+from kvpeak.experiment.config_file import ConfigError, load_yaml, validate
 from kvpeak.experiment.matrix import Matrix, load_matrix
 
 ROOT = Path(__file__).parents[2]
@@ -139,9 +139,13 @@ def bomb(levels: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+MANY = "has more than 200000 entries when its aliases are replaced"
+LONG = f"a: &a {'x' * 50_000}\nkv_caches: [{'*a, ' * 500}]\n"  # 25 MB in a message
 FILES = {
-    "aliases that multiply": (bomb(30), "has more than 1000000 entries"),
-    "a list in itself": ("caps: &a [*a]\n", "has more than 1000000 entries"),
+    "aliases that multiply": (bomb(30), MANY),
+    "a list in itself": ("caps: &a [*a]\n", MANY),
+    "a long text behind many aliases": (LONG, MANY),
+    "an entry for each of 2 MiB": (f"caps: [{'a,' * (1 << 20)}]", "larger than 2 MiB"),
     "very deep": ("caps: " + "[" * 100_000, ""),
     "a number of 6,000 digits": ("caps: " + "9" * 6000, "is not YAML"),
     "a number of 300 places to the base of 60": (f"caps: 1{':1' * 300}.5", "is not YAML"),
@@ -159,6 +163,35 @@ def test_a_file_that_would_take_for_ever_is_refused(tmp_path, case):
     with pytest.raises(ConfigError) as error:
         load_yaml(tmp_path / "matrix.yaml")
     assert line in str(error.value) and "\n" not in str(error.value)
+
+
+TAGS = (
+    *('!!int ""', '!!float ""', "!!int [1]", "!!bool no-bool", "!!timestamp now", "!!set [x]"),
+    *("!!map x", "!!seq x", "!!omap [1]", "!!pairs x", "!!binary [1]", "!!python/name:os.system"),
+)
+
+
+@pytest.mark.parametrize("value", TAGS)
+def test_a_tag_that_does_not_fit_its_value_is_one_line(tmp_path, value, capsys):
+    for text in (f"caps: {value}\n", f"? {value}\n: 1\n", f"- {value}\n"):
+        (tmp_path / "matrix.yaml").write_text(text)
+        assert start(["plan", "--matrix", str(tmp_path / "matrix.yaml")]) == 1
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "matrix.yaml: " in said
+
+
+def test_a_set_is_no_key(tmp_path):
+    (tmp_path / "matrix.yaml").write_text("? !!set {a: null}\n: 1\n")
+    with pytest.raises(ConfigError, match="line 1: a key must be text"):
+        load_yaml(tmp_path / "matrix.yaml")
+
+
+def test_what_is_given_twice_is_found_in_one_pass():
+    """Texts beside numbers cannot be sorted."""
+    values = [number if number % 2 else f"x{number}" for number in range(100_000)]
+    for more, said in (([], "kv_caches[0]: "), (["x8"], 'kv_caches: "x8" is given twice')):
+        with pytest.raises(ConfigError, match=re.escape(said)):
+            validate(BASE | {"kv_caches": values + more}, "matrix.schema.json", "m.yaml")
 
 
 def test_file_names_reach_no_shell(project):

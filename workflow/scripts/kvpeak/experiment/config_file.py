@@ -5,6 +5,7 @@ line.
 import difflib
 import json
 import re
+from collections.abc import Hashable, Iterator
 from pathlib import Path
 
 import yaml
@@ -18,14 +19,33 @@ from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_text
 from kvpeak.experiment.schema import expected, schema
 
-MOST_BYTES = 64 * MIB
-MOST_ENTRIES = 1_000_000  # a matrix of 10,000 prompts has 20,000
+MOST_BYTES = 2 * MIB  # of which each may be an entry, that takes a KiB while it is parsed
+MOST_ENTRIES = 200_000  # a matrix of 10,000 prompts has 20,000, in 400 KiB
+AN_ENTRY = 64  # characters of a text that count as one more entry
 MOST_TEXT = 1000  # characters of a message
+
+
+def _unique(_validator, wanted: bool, items, _schema) -> Iterator[ValidationError]:
+    """The keyword uniqueItems, in one pass; jsonschema's own compares all with all."""
+    if wanted and isinstance(items, list) and _given_twice(items):
+        yield ValidationError("has an item twice")
+
+
+def _given_twice(items: list) -> list:
+    """The first item that is there twice, in a list, or []; lists and mappings do not count."""
+    seen = set()
+    for item in items:
+        if isinstance(item, Hashable):
+            if (type(item), item) in seen:
+                return [item]
+            seen.add((type(item), item))
+    return []
 
 
 # JSON Schema counts 2.0 as an integer; a range does not.
 _Validator = extend(
     Draft202012Validator,
+    {"uniqueItems": _unique},
     type_checker=Draft202012Validator.TYPE_CHECKER.redefine(
         "integer", lambda _, value: isinstance(value, int) and not isinstance(value, bool)
     ),
@@ -48,11 +68,12 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
 
     def construct_mapping(self, node, deep=False):
         seen = {}
-        for key_node, _ in node.value:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else ()
+        for key_node, _ in pairs:
             if key_node.tag == "tag:yaml.org,2002:merge":  # <<: takes another mapping's keys over
                 continue
             key = self.construct_object(key_node, deep=True)
-            if isinstance(key, (list, dict)):
+            if not isinstance(key, Hashable):
                 raise yaml.MarkedYAMLError(
                     problem="a key must be text", problem_mark=key_node.start_mark
                 )
@@ -106,16 +127,20 @@ def load_yaml(file: Path | str):
         raise ConfigError(file, line, error.problem or error.context or "is not YAML") from None
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
         raise ConfigError(file, "", f"is not YAML: {error}") from None
+    except (LookupError, TypeError, AttributeError):  # of PyYAML: a set of a list, for example
+        raise ConfigError(
+            file, "", "has a tag (!!…) that does not fit its value; leave the tag out"
+        ) from None
 
 
 def _entries(value, known: dict[int, float]) -> float:
     """How many values there are in `value` when every alias is replaced; infinite if one contains
-    itself.
+    itself. A text counts by its length, because messages and checks spell it.
 
     known: the counts by id() of the values that were looked at.
     """
     if not isinstance(value, (dict, list)):
-        return 1
+        return 1 + len(value) // AN_ENTRY if isinstance(value, str | bytes) else 1
     if id(value) not in known:
         known[id(value)] = float("inf")  # whoever meets it inside itself finds this
         inner = value.values() if isinstance(value, dict) else value
@@ -148,9 +173,10 @@ def validate(data, schema_name: str, file: Path | str) -> None:
 
     Raises ConfigError for the most telling violation.
     """
-    errors = list(_Validator(schema(schema_name)).iter_errors(data))
-    if errors:
-        raise _one_line(min(errors, key=lambda error: (len(error.path), str(error.path))), file)
+    errors = _Validator(schema(schema_name)).iter_errors(data)
+    first = min(errors, key=lambda error: (len(error.path), str(error.path)), default=None)
+    if first:
+        raise _one_line(first, file)
 
 
 def _one_line(error: ValidationError, file) -> ConfigError:
@@ -164,7 +190,7 @@ def _one_line(error: ValidationError, file) -> ConfigError:
     if error.validator == "additionalProperties":
         return _unknown_key(error, path, file)
     if error.validator == "uniqueItems":
-        twice = next(item for item in error.instance if error.instance.count(item) > 1)
+        (twice,) = _given_twice(error.instance)
         return ConfigError(file, key_path(path), f"{shown(twice)} is given twice; keep one")
     if error.validator == "required":
         key = next(key for key in error.validator_value if key not in error.instance)

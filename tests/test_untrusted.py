@@ -55,6 +55,10 @@ def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path):
         ("[1e999]", "no figure is as large"),
         ("[-1E+0400]", "no figure is as large"),
         (f"[{10**400}]", "no figure is as large"),
+        (f"[{'9' * 299}e99]", "no figure is as large"),
+        (f"[{'9' * 250}e+077]", "no figure is as large"),
+        ('{"a": 1, "a": 2}', "a key is there twice"),
+        ('{"a\\u202e": 1}', "has characters that cannot be seen"),
         ("[1]", "expected a JSON object"),
     ],
 )

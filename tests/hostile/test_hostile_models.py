@@ -73,6 +73,18 @@ def test_code_inside_the_language_model_of_a_config_is_refused(saved):
     assert "model_file: asks for a custom module" in refusal(saved)
 
 
+def test_code_that_a_second_key_hides_is_refused(saved):
+    """mlx-lm reads the file itself, and sees each key as it is."""
+    whole = json.dumps(SHAPES)
+    for more, said in (
+        ('"model_file": "evil.py", "model_file\\t": null', "characters that cannot be seen"),
+        ('"model_file": "evil.py", "model_file": null', "a key is there twice"),
+        ('"num_hidden_layers\\u200b": 2', "characters that cannot be seen"),
+    ):
+        (saved / "config.json").write_text(f"{whole[:-1]}, {more}}}")
+        assert "config.json: expected JSON: " in (found := refusal(saved)) and said in found
+
+
 def test_the_engine_runs_no_code_of_a_model_folder(saved):
     """The real engine, as the runner starts it."""
     wire = saved / "ran"

@@ -11,13 +11,14 @@ import json
 import os
 import re
 import stat
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.base.text import seen
+from kvpeak.base.text import plain, seen
 
 MOST_BYTES = 256 * MIB
 # Of a JSON file: its values take up to 30 times as much memory. The index of a model with 150,000
@@ -33,7 +34,7 @@ UNPACKED, MOST_A_BYTE = 64 * MIB, 256
 MOST_ROWS = 1_000_000  # of a table: twenty of each of 50,000 cells; more fill the memory
 # Of JSON: beyond it computing ends in errors. Configs hold numbers such as 10^30 for "no limit".
 LARGEST_NUMBER = 1e300
-_LONG = re.compile(r"\d{300}|[eE]\+?0*\d{3}")  # where a larger one may be
+_LONG = re.compile(r"\d{200}|[eE]\+?0*\d{2}")  # where a larger one may be: both together, too
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -97,6 +98,27 @@ class Unpacked(io.RawIOBase):
         return count
 
 
+def open_archive(path: Path) -> zipfile.ZipFile:
+    """A ZIP archive, open for reading, whose members come in pieces of the size that is asked for.
+
+    Raises what open_regular does, UserError for a member that is packed as bzip2 or LZMA, of which
+    zipfile makes gigabytes out of a piece of 4 KiB, and BadZipFile.
+    """
+    file = open_regular(path)
+    try:
+        archive = zipfile.ZipFile(file)
+        for member in archive.infolist():
+            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                raise UserError(
+                    f"{path}: {member.filename}: packed in another way than ZIP's usual one; "
+                    "expected it stored or deflated"
+                )
+    except BaseException:
+        file.close()
+        raise
+    return archive
+
+
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """What a regular file holds. Raises what open_regular does, and UserError if it is larger than
     `most` bytes.
@@ -127,7 +149,7 @@ def read_json(path: Path, most: int = MOST_JSON):
     text = read_text(path, most)
     try:
         hooks = {"parse_int": _bounded, "parse_float": _bounded} if _LONG.search(text) else {}
-        found = json.loads(text, parse_constant=_no_number, **hooks)
+        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=once, **hooks)
         return found if _visible(text) and "\\" not in text else seen(found)
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
@@ -179,7 +201,8 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
 def _check_header(header: list[str], path: Path, needed: tuple[str, ...]) -> None:
     if len(header) > MOST_COLUMNS:
         raise UserError(f"{path}: {len(header):,} columns; expected at most {MOST_COLUMNS}")
-    if twice := [name for name in header if header.count(name) > 1]:
+    names = [plain(name) for name in header]
+    if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"{path}: column {twice[0][:80]} is there twice")
     missing = [name for name in needed if name not in header]
     if missing and len(header) == 1 and ";" in header[0]:
@@ -203,6 +226,18 @@ def _bounded(number: str) -> float | int:
     if not abs(value) <= LARGEST_NUMBER:
         raise ValueError(f"{number[:20]}…: no figure is as large")
     return int(number) if number.lstrip("-").isdecimal() else value
+
+
+def once(pairs: list[tuple]) -> dict:
+    """An object of a JSON text. Raises ValueError if it has a key twice, or one that cannot be
+    seen as it is: another reader would find something else under the key.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is there twice in one object")
+    if hidden := next((key for key in found if not key.isprintable()), None):
+        raise ValueError(f"key {plain(hidden, 80)}: has characters that cannot be seen")
+    return found
 
 
 def _no_number(name: str):

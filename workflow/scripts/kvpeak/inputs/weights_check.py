@@ -5,7 +5,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import open_regular, read_object
+from kvpeak.base.untrusted import once, open_regular, read_object
 from kvpeak.inputs import gguf
 
 INDEX = "model.safetensors.index.json"
@@ -56,7 +56,7 @@ def _check_size(path: Path) -> None:
                 "divide the tensors among several files"
             )
         try:
-            tensors = json.loads(file.read(length), object_pairs_hook=_once)
+            tensors = json.loads(file.read(length), object_pairs_hook=once)
             said = tensors.pop("__metadata__", None) or {}  # MLX writes null for none
             if not all(isinstance(each, str) for each in said.values()):
                 raise ValueError
@@ -65,14 +65,6 @@ def _check_size(path: Path) -> None:
             raise UserError(f"{path}: its header is damaged; get the file again") from None
     if whole != size:
         raise UserError(f"{path}: {size} bytes, and its header says {whole}; get the file again")
-
-
-def _once(pairs: list[tuple]) -> dict:
-    """An object of a header. Raises ValueError if it has a key twice."""
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError
-    return found
 
 
 def _end(tensor: dict) -> int:

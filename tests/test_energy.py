@@ -1,4 +1,4 @@
-"""Counters of energy: their sources, the idle machine, and what a phase took."""
+"""Counters of energy (a Mac's: test_chip_energy.py), the idle machine, and what a phase took."""
 
 import json
 import os
@@ -18,6 +18,11 @@ from kvpeak.runner.watched import Watched
 from kvpeak.system.energy import Idle, idle, machine_meter, phase_joules
 from kvpeak.system.nvml import Gpu
 from kvpeak.system.process_memory import parse_joules, process_joules
+
+
+@pytest.fixture(autouse=True)
+def not_a_mac(monkeypatch):
+    monkeypatch.setattr("kvpeak.system.energy.on_mac", lambda: False)
 
 
 class Counter:

@@ -2,10 +2,12 @@
 take long, and nothing of ours.
 
 A fork is what the command would be, with its own arguments, folder, variables and files, up to the
-interpreter's own end. Where a test is about the first start of an interpreter, or about an engine,
-it starts the command itself.
+interpreter's own end, which leaves those packages as they are. Where a test is about the first
+start of an interpreter, or about an engine, it starts the command itself.
 """
 
+import atexit
+import ctypes
 import functools
 import gc
 import importlib
@@ -22,8 +24,10 @@ import tempfile
 from pathlib import Path
 
 PACKAGES = (
-    *("itables", "jinja2", "jsonschema", "markdown_it", "matplotlib.pyplot"),
-    *("pandas", "psutil", "rich.progress", "scipy.stats", "snakemake.cli", "yaml"),
+    *("itables", "jinja2", "jsonschema", "markdown_it"),
+    *("matplotlib.backends.backend_svg", "matplotlib.pyplot", "pandas", "psutil", "requests"),
+    *("rich.progress", "scipy.stats", "smart_open", "snakemake.cli", "snakemake.profiles"),
+    *("snakemake.report.html_reporter", "statistics", "yaml", "yte"),
 )
 LIMIT_S = 300  # what runs longer is killed
 NUMBER = struct.Struct("q")
@@ -162,9 +166,23 @@ def _become(order: dict, files: list[int]) -> None:
         runpy.run_path(first, run_name="__main__")
 
 
+def _leave(loaded: dict) -> None:
+    """Let the interpreter's end take apart only what a fork itself has loaded: of the packages each
+    page would be copied for that.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(loaded))
+    for name in loaded.keys() & sys.modules.keys():
+        del sys.modules[name]
+
+
 if __name__ == "__main__":
+    loaded = {}
+    atexit.register(_leave, loaded)  # the first registered is the last called
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the tests, which end this process
     for package in PACKAGES:
         importlib.import_module(package)
     gc.freeze()
+    loaded.update(sys.modules)
+    for name in ("__main__", "builtins", "sys"):
+        del loaded[name]
     _become(*_next_order(socket.socket(fileno=int(sys.argv[1]))))

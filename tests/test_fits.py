@@ -22,6 +22,7 @@ from kvpeak.analysis.fits import (
     longest,
 )
 from kvpeak.analysis.longest import fits_rows, sentence
+from kvpeak.analysis.processes import read_config
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.series import read_series
 from kvpeak.base.axes import AXES
@@ -272,16 +273,24 @@ def test_what_is_no_size_is_refused(text):
         bytes_of(text)
 
 
+@pytest.fixture
+def folder(tmp_path, monkeypatch) -> Path:
+    """Of a project, whose model is read once only."""
+    monkeypatch.chdir(tmp_path)
+    read_config.cache_clear()
+    return tmp_path
+
+
 def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat") -> Results:
     """Results of one series, with the records that its cells have left in `folder`."""
-    (folder / "model").mkdir(parents=True)
-    (folder / "model/config.json").write_text(json.dumps({"max_position_embeddings": 8000}))
+    (folder / "models/m").mkdir(parents=True)
+    (folder / "models/m/config.json").write_text(json.dumps({"max_position_embeddings": 8000}))
     summary = {}
     for tokens in lengths:
         names = ("mlx", "m", f"p-{tokens}", kv_cache, "none", "default")
         record = {
             "request": {
-                "model": {"folder": str(folder / "model")},
+                "model": {"folder": "models/m"},
                 "options": {"prefill_chunk": "whole"},
                 "protocol": {"generate": 128},
             },
@@ -304,8 +313,8 @@ def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat
     return Results(plan=dict.fromkeys(summary, ""), summary=summary, processes={})
 
 
-def test_the_table_has_a_row_for_this_machine_and_for_each_memory(tmp_path):
-    rows = fits_rows(results_of(tmp_path, lambda n: 1e-3 * n * n), tmp_path)
+def test_the_table_has_a_row_for_this_machine_and_for_each_memory(folder):
+    rows = fits_rows(results_of(folder, lambda n: 1e-3 * n * n), folder)
     assert [row["memory_mib"] for row in rows] == [24_000, 8192, 16384, 24576, 32768, 65536]
     assert [row["machine"] for row in rows] == ["yes", *["no"] * 5]
     assert all(tuple(row) == FITS.names for row in rows)
@@ -317,8 +326,8 @@ def test_the_table_has_a_row_for_this_machine_and_for_each_memory(tmp_path):
     )
 
 
-def test_where_every_position_fits_the_sentence_says_so(tmp_path):
-    rows = fits_rows(results_of(tmp_path, lambda n: 1e-3 * n), tmp_path)
+def test_where_every_position_fits_the_sentence_says_so(folder):
+    rows = fits_rows(results_of(folder, lambda n: 1e-3 * n), folder)
     assert sentence(rows) == (
         "Predicted for a memory of 23 GiB, as here: every prompt fits that the model has positions "
         "for (up to 7,872 tokens)."
@@ -329,26 +338,30 @@ def test_where_every_position_fits_the_sentence_says_so(tmp_path):
     )
 
 
-def test_a_token_beyond_a_chunk_takes_what_the_caches_hold_of_it(tmp_path):
+def test_a_token_beyond_a_chunk_takes_what_the_caches_hold_of_it(folder):
     """Whatever the cache is; the engine has measured it."""
-    results = results_of(tmp_path, lambda n: 1e-3 * n, kv_cache="quantized-8")
-    (found,) = read_series(results, tmp_path)
+    results = results_of(folder, lambda n: 1e-3 * n, kv_cache="quantized-8")
+    (found,) = read_series(results, folder)
     assert found.prefill.cached == 4096 / MIB
 
 
-def test_workloads_are_no_lengths_of_a_series(tmp_path):
-    results = results_of(tmp_path, lambda n: 1e-3 * n * n)
+def test_workloads_are_no_lengths_of_a_series(folder):
+    results = results_of(folder, lambda n: 1e-3 * n * n)
     batch = next(row for row in results.summary.values() if row["prompt_tokens"] == 513)
     batch |= {"workload": "batch 4", "peak_mib": 9_000.0}
-    (found,) = read_series(results, tmp_path)
+    (found,) = read_series(results, folder)
     assert [point.tokens for point in found.points] == [129, 257, 1025]
 
 
-def test_a_damaged_record_costs_its_cell_only(tmp_path):
-    results = results_of(tmp_path, lambda n: 1e-3 * n * n)
-    (damaged,) = tmp_path.glob("cells/*/*/p-129/*/*/*/r1/cell.json")
-    damaged.write_text('{"request": []}')
-    rows = fits_rows(results, tmp_path)
+UNHASHABLE = '{"request": {"model": {"folder": []}, "protocol": {"generate": 1}}, "engine": {}}'
+
+
+@pytest.mark.parametrize("text", ['{"request": []}', UNHASHABLE])
+def test_a_damaged_record_costs_its_cell_only(folder, text):
+    results = results_of(folder, lambda n: 1e-3 * n * n)
+    (damaged,) = folder.glob("cells/*/*/p-129/*/*/*/r1/cell.json")
+    damaged.write_text(text)
+    rows = fits_rows(results, folder)
     assert {row["lengths"] for row in rows} == {3}
     assert rows[0]["longest_tokens"] == 4764
 

@@ -37,7 +37,11 @@ from kvpeak.runner.table_output import read_runs
 
 DATA = Path(__file__).parents[1] / "data"
 SMALL = DATA / "small"
-PLANNED = {"commit": "c", "model": "m", "prompt": "p", "kv_cache": "cat", "cap": "none"}
+PLANNED = {
+    **{"commit": "c", "model": "m", "prompt": "p", "kv_cache": "cat", "cap": "none"},
+    **{"variant": "default", "round": "1"},
+}
+CELL = "c/m/p/cat/none/default/r1"
 CLAIM = {
     **{"claim": "it is so", "kind": "value", "of": {"model": "tiny"}, "source": "x"},
     **{"column": "peak_footprint_mib", "expected": 1.0, "tolerance_pct": 5},
@@ -134,8 +138,7 @@ def _cell(file: Path) -> None:
     outcome_in(file.parent)
     read_process(file.parent)
     reader = sources.Reader()
-    row = PLANNED | {"runs_here": "yes", "path": str(file.parent)}
-    sources.read_records([row], reader)
+    sources.read_records([PLANNED | {"runs_here": "yes"}], file.parents[7], reader)
     assert all(text.isprintable() for text in reader.problems)
 
 
@@ -200,8 +203,8 @@ def parsers() -> dict[str, Parser]:
             good(TOKENIZER),
             lambda file: corpus_tokens(Path("words/corpus.txt"), file, 100),
         ),
-        "cell.json": Parser("cell/cell.json", cell, _cell),
-        "runs.csv": Parser("cell/runs.csv", b"".join(runs[:4]), _cell),
+        "cell.json": Parser(f"{CELL}/cell.json", cell, _cell),
+        "runs.csv": Parser(f"{CELL}/runs.csv", b"".join(runs[:4]), _cell),
         "events": Parser("events.jsonl", EVENTS, _events),
         **{
             name: Parser(f"results/{name}", small[name], _results)

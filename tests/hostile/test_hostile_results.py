@@ -185,6 +185,35 @@ def test_a_table_that_is_a_link_to_a_secret_is_in_no_page(tmp_path, name):
         read_table(table)
 
 
+def test_a_plan_that_names_records_of_elsewhere_is_refused(home):
+    """Such as those of another project, as if they were of these cells."""
+    plan, other = home.results / "plan.csv", home.folder / ".config"
+    shutil.copytree(home.results, other / "results")
+    rows = plan.read_text()
+    for path in (f"{other}/results/cells", "results/../../.config/results/cells", "results/logs"):
+        plan.write_text(rows.replace("results/cells", path, 1))
+        said = home.run(sys.executable, "workflow/scripts/aggregate.py", code=1)
+        assert said.startswith(f"aggregate: results/plan.csv: path: {path}/")
+        assert "expected results/cells/" in said
+    plan.write_text(rows)
+    moved = home.cells()[0]
+    shutil.move(moved, other / "r1")
+    moved.symlink_to(other / "r1")
+    assert "leads out of" in home.run(sys.executable, "workflow/scripts/aggregate.py", code=1)
+
+
+@pytest.mark.parametrize("name", ["", "..", "../../.config", "/etc"])
+def test_a_name_that_is_a_path_or_nothing_is_refused_with_its_line(home, name):
+    """Below it the records of the cell would be looked for."""
+    table = home.results / "summary.csv"
+    table.write_text(table.read_text().replace("\nmlx-0.32.4,", f"\n{name},", 1))
+    where = f"results/summary.csv: line 2: commit: {name or 'empty'}: expected a name"
+    for words in (["fits"], ["compare", "results", "results"]):
+        assert where in home.kvpeak(*words, code=1)
+    for step in ("page", "render", "plot"):
+        assert where in home.run(sys.executable, f"workflow/scripts/{step}.py", code=1)
+
+
 # Programs in results/ (2)
 
 

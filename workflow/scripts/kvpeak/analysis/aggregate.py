@@ -9,6 +9,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
+from kvpeak.base.layout import CELLS, RESULTS, cell_folder
 from kvpeak.base.tables import csv_text, six_digits
 from kvpeak.base.untrusted import read_csv
 
@@ -35,9 +36,19 @@ TEXTS = (
 
 
 def read_plan(plan: Path) -> list[dict]:
-    """The plan's rows that run here. Raises OSError and UserError."""
+    """The plan's rows that run here, their paths below the plan's folder. Raises OSError, and
+    UserError for a path that is not its cell's.
+    """
     rows = read_csv(plan, (*AXES, "round", "runs_here", "path"))
-    return [row for row in rows if row["runs_here"] == "yes"]
+    return [_own(row, plan) for row in rows if row["runs_here"] == "yes"]
+
+
+def _own(row: dict, plan: Path) -> dict:
+    folder = cell_folder(plan.parent / CELLS.name, row, row["round"])
+    said, expected = Path(row["path"]), RESULTS / folder.relative_to(plan.parent)
+    if said != expected:
+        raise UserError(f"{plan}: path: {said}: expected {expected}, the folder of its cell")
+    return row | {"path": str(folder)}
 
 
 def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:

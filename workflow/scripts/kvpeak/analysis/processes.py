@@ -17,8 +17,9 @@ from kvpeak.analysis.workloads import rows_of
 from kvpeak.base.columns import ENERGY, MEMORY, PEAKS, RUNS, SPEEDS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
+from kvpeak.base.files import inside
 from kvpeak.base.kv_caches import keeps_all
-from kvpeak.base.layout import MEMORY_FILE
+from kvpeak.base.layout import MEMORY_FILE, MODELS
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
@@ -277,10 +278,10 @@ def of_the_work(record: Record, measured: float | None) -> dict:
 
 @cache
 def read_config(folder: str) -> dict | None:
-    """A model's config.json. None if it is not there or damaged: what was measured is shown all the
-    same.
+    """A model's config.json. None if it is not there, not below models/, or damaged: what was
+    measured is shown all the same.
     """
     try:
-        return read_object(Path(folder, "config.json"))
-    except (OSError, UserError):
+        return read_object(inside(MODELS, Path(folder, "config.json").relative_to(MODELS)))
+    except (OSError, UserError, ValueError):
         return None

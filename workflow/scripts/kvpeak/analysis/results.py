@@ -219,6 +219,8 @@ def _header(path: Path) -> list[str]:
 
 def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:
     """Text as it is, without what csv_safe put before it; a column of numbers as numbers."""
+    if known and name in AXES:
+        _check_names(path, name, texts)
     values = pd.Series([text or None for text in texts], dtype=object)
     if name in _TEXT:
         return values.map(lambda text: text.removeprefix("'") if _marked(text) else text)
@@ -235,6 +237,14 @@ def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:
             "decimal point, as kvpeak writes it; a spreadsheet may have changed the file"
         )
     return values
+
+
+def _check_names(path: Path, axis: str, names: list[str]) -> None:
+    """Raise UserError for the first that cannot be the name of a folder, as that of a cell is."""
+    for number, text in enumerate(names):
+        if "/" in text or text in ("", ".", ".."):
+            line = f"line {number + 2}: {axis}: {text or 'empty'}"
+            raise UserError(f"{path}: {line}: expected a name, which has no /")
 
 
 def _marked(text: str | None) -> bool:

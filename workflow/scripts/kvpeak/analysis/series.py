@@ -1,13 +1,16 @@
 """The measured cells as series of lengths, with what their records say of model and machine."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from kvpeak.analysis.fits import Point, Prefill, Series
+from kvpeak.analysis.processes import read_config
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
-from kvpeak.base.layout import RECORD_FILE
+from kvpeak.base.files import inside
+from kvpeak.base.layout import CELLS, RECORD_FILE, cell_folder
 from kvpeak.base.model_config import sizes
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_object
@@ -22,10 +25,9 @@ def read_series(results: Results, folder: Path) -> list[Series]:
     """
     grouped: dict[tuple, list[tuple[Point, dict]]] = {}
     for row in filter(is_plain, results.summary.values()):
-        record = _record(folder, row)
-        if row["outcome"] == "ok" and row["peak_mib"] is not None and record is not None:
-            names = tuple(row[axis] for axis in OTHER_AXES)
-            grouped.setdefault(names, []).append((_point(row), record | {"row": row}))
+        measured = row["outcome"] == "ok" and row["peak_mib"] is not None
+        if measured and (found := _read(folder / CELLS.name, row)):
+            grouped.setdefault(tuple(row[axis] for axis in OTHER_AXES), []).append(found)
     return [_series(names, found) for names, found in grouped.items()]
 
 
@@ -44,51 +46,48 @@ def _point(row: dict) -> Point:
 def _series(names: tuple[str, ...], found: list[tuple[Point, dict]]) -> Series:
     found = sorted(found, key=lambda each: each[0].tokens)
     one_each = {point.tokens: point for point, _ in found}  # two prompts may have one length
-    record = found[-1][1]
-    request = record["request"]
     return Series(
         names=dict(zip(OTHER_AXES, names, strict=True)),
         points=tuple(one_each.values()),
-        prefill=_prefill(request, record["row"]),
-        generated=int(request["protocol"]["generate"]),
-        positions=_positions(request["model"]),
-        machine_mib=_machine_mib(record),
-        replayed=str(record["engine"].get("method", "live")).startswith("replayed"),
+        **found[-1][1],
     )
+
+
+def _read(cells: Path, row: dict) -> tuple[Point, dict] | None:
+    """The cell's point, and what the record of its first process says of its series; None if one of
+    them is not there or damaged.
+    """
+    try:
+        record = read_object(cell_folder(cells, row) / RECORD_FILE)
+        request = record["request"]
+        said = {
+            "prefill": _prefill(request, row),
+            "generated": int(request["protocol"]["generate"]),
+            "positions": _positions(request["model"]),
+            "machine_mib": _machine_mib(record),
+            "replayed": str(record["engine"].get("method", "live")).startswith("replayed"),
+        }
+        return _point(row), said
+    except (OSError, UserError, AttributeError, KeyError, TypeError, ValueError):
+        return None
 
 
 def _prefill(request: dict, row: dict) -> Prefill:
     chunk = request.get("options", {}).get("prefill_chunk", "whole")
     cached = row["kv_bytes_per_token"]
     return Prefill(
-        chunk if isinstance(chunk, int) else None,
+        chunk if isinstance(chunk, int) and chunk > 0 else None,
         None if cached is None else cached / MIB,
     )
 
 
-def _record(folder: Path, row: dict) -> dict | None:
-    """The record of the cell's first process, None if it is not there or damaged."""
-    path = folder / "cells" / "/".join(row[axis] for axis in AXES) / "r1" / RECORD_FILE
-    try:
-        record = read_object(path)
-    except (OSError, UserError):
-        return None
-    parts = ("request", "engine", "machine")
-    return record if all(isinstance(record.get(part), dict) for part in parts) else None
-
-
 def _positions(model: dict) -> int | None:
     """The positions of a model, from its folder or from the shapes that it was made of."""
-    files = [Path(model["folder"]) / "config.json"]
-    files += [Path(model["config"])] if model.get("config") else []
-    for file in files:
-        try:
-            config = read_object(file)
-        except (OSError, UserError):
-            continue
-        if (found := sizes(config).positions) is not None:
-            return found
-    return None
+    configs = [read_config(model["folder"])]
+    with suppress(OSError, UserError):
+        configs += [read_object(inside(Path(), model["config"]))] if model.get("config") else []
+    known = (sizes(config).positions for config in configs if config)
+    return next((positions for positions in known if positions is not None), None)
 
 
 def _machine_mib(record: dict) -> float | None:
@@ -96,4 +95,5 @@ def _machine_mib(record: dict) -> float | None:
     machine = record["machine"].get("before") or {}
     accelerator = (record["engine"].get("device") or {}).get("accelerator")
     holder = (machine.get("gpu") or {}) if accelerator == "cuda" else machine
-    return holder.get("memory_mib")
+    found = holder.get("memory_mib")
+    return None if found is None else float(found)

@@ -2,7 +2,11 @@
 grammar.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
+
+from kvpeak.base.axes import AXES
+from kvpeak.base.files import inside
 
 MATRIX = Path("config/matrix.yaml")
 EXPECTED = "expected.yaml"  # beside the matrix
@@ -32,6 +36,15 @@ NOW_FILE = (
     "now.txt"  # in the folder of a cell's starts while it runs: its phase and its memory in MiB
 )
 FAILURE_FILE = "failure.txt"  # in the folder of a start that failed: the cause in one line
+
+
+def cell_folder(cells: Path, names: Mapping[str, str], number: int | str = 1) -> Path:
+    """The folder below `cells` of a process whose names on the axes a table says. Raises UserError
+    if it leads out, by a name or a link.
+    """
+    name = Path(*(names[axis] for axis in AXES), f"r{number}")
+    inside(cells, name)
+    return cells / name
 
 
 def model_folder(model: str, shapes: bool = False) -> Path:

@@ -5,14 +5,16 @@ from pathlib import Path
 
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair
 from kvpeak.analysis.lead import loading, spell_name
-from kvpeak.analysis.plateaus import growth_of, spell_growth
+from kvpeak.analysis.plateaus import Growth, growth_of, spell_growth
 from kvpeak.analysis.pooled import PEAK, Effect, SmallEffect, small_effects
 from kvpeak.analysis.results import Results, repeats, spell_outputs
 from kvpeak.analysis.setting import differences, is_stock
 from kvpeak.analysis.variance import Shares, shares_of_variance
 from kvpeak.analysis.verdicts import Verdict
-from kvpeak.base.axes import AXES, Cell
+from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
+from kvpeak.base.errors import UserError
+from kvpeak.base.layout import cell_folder
 from kvpeak.base.numbers import percent
 from kvpeak.report.markdown import Markdown, escape, link
 from kvpeak.report.opening import ESTABLISHED, spell_effect, spell_single_speeds
@@ -197,11 +199,18 @@ def growth_lines(results: Results, cells: Path) -> list[Markdown]:
     first.
     """
     found = []
-    for cell, row in list(results.summary.items())[:MOST_TIMELINES]:
+    for row in list(results.summary.values())[:MOST_TIMELINES]:
         if row["method"] != "live" or row["outcome"] != "ok":
             continue
-        if growth := growth_of(cells / Cell(*cell).path, row):
+        if growth := _growth(cells, row):
             names = ", ".join(spell_name(axis, row[axis]) for axis in AXES)
             text = escape(f"{names}: the process {spell_growth(growth)}.")
             found.append((not is_stock(row), -growth.mib_per_token, text))
     return [text for *_, text in sorted(found)[:MOST_GROWING]]
+
+
+def _growth(cells: Path, row: dict) -> Growth | None:
+    try:
+        return growth_of(cell_folder(cells, row), row)
+    except UserError:  # a link out of the results
+        return None

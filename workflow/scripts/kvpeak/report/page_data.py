@@ -12,7 +12,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
-from kvpeak.base.layout import CELLS, MEMORY_FILE
+from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.untrusted import read_csv
 from kvpeak.report.page_links import COMMON, Links, anchor_of, rows_of, rows_of_texts
@@ -132,12 +132,11 @@ def _names(row: dict) -> tuple[str, ...]:
 
 def _timeline(folder: Path, row: dict) -> list[list[float]]:
     """[seconds, MiB] of the cell's first process, the largest sample of each of SAMPLES spans."""
-    name = Path(CELLS.name, *_names(row), "r1", MEMORY_FILE)
     column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
     try:
         found = [
             (float(s["t_s"]), float(s[column]))
-            for s in read_csv(inside(folder, name))
+            for s in read_csv(cell_folder(folder / CELLS.name, row) / MEMORY_FILE)
             if s.get(column)
         ]
     except (FileNotFoundError, UserError, KeyError, ValueError):

@@ -14,6 +14,7 @@ from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import inside
 from kvpeak.base.kv_caches import regrows
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_object
@@ -121,25 +122,18 @@ def _recordings(rows, variants, cells: Path) -> dict[tuple, trace.Trace]:
         if not variants[row["variant"]].get("record"):
             continue
         log = _record(row, cells).get("log") or ""
-        file = layout.LOGS / Path(log).relative_to(layout.LOGS) if _inside(log) else None
         try:
-            if file:
-                recorded = trace.read(file / f"trace{trace.SUFFIX}")
-                found.setdefault(tuple(row[axis] for axis in _PLACE), recorded)
-        except (OSError, UserError):
+            folder = inside(layout.LOGS, Path(log).relative_to(layout.LOGS))
+            recorded = trace.read(folder / f"trace{trace.SUFFIX}")
+            found.setdefault(tuple(row[axis] for axis in _PLACE), recorded)
+        except (OSError, UserError, TypeError, ValueError):
             continue  # a finding of other places' recordings is better than none
     return found
 
 
-def _inside(log: str) -> bool:
-    path = Path(log)
-    return path.is_relative_to(layout.LOGS) and ".." not in path.parts
-
-
 def _record(row: dict, cells: Path) -> dict:
-    folder = cells.joinpath(*(row[axis] for axis in AXES), "r1")
     try:
-        return read_object(folder / layout.RECORD_FILE)
+        return read_object(layout.cell_folder(cells, row) / layout.RECORD_FILE)
     except (OSError, UserError):
         return {}
 

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_text
-from kvpeak.base.layout import CELLS, MEMORY_FILE
+from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
 from kvpeak.base.untrusted import MOST_BYTES, MOST_DOCUMENT, read_csv, read_json, read_text
 from kvpeak.report.figure_list import read_figures
 from kvpeak.report.page_text import reader
@@ -132,7 +132,7 @@ def _files(results: Path) -> list[Path]:
     for pattern in RECORDS:
         found += [path.relative_to(results) for path in sorted(results.glob(pattern))]
     for row in read_csv(results / "plan.csv", PLAN.names):
-        cell = _below(results, Path(*Path(row["path"]).parts[1:]))
+        cell = cell_folder(results / CELLS.name, row, row["round"]).relative_to(results)
         found += [cell / name for name in ("cell.json", "runs.csv")]
         found += [cell / MEMORY_FILE] * (row["round"] == "1")
     return [path for path in found if (results / path).exists()]
@@ -144,7 +144,7 @@ def _sources(report: Path, results: Path) -> list[Path]:
     return [path for path in (_below(results, name) for name in named) if (results / path).exists()]
 
 
-def _below(results: Path, name: str | Path) -> Path:
+def _below(results: Path, name: str) -> Path:
     """The path of `name` from `results`, without links or `..`; UserError if it leads out."""
     return inside(results, name).relative_to(results.resolve())
 

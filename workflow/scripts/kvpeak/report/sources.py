@@ -9,6 +9,7 @@ from pathlib import Path
 from kvpeak.analysis.answers import tokens_of
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
+from kvpeak.base.layout import cell_folder
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
 from kvpeak.base.untrusted import read_object
 from kvpeak.experiment.matrix import Matrix
@@ -43,7 +44,7 @@ class Reader:
                 self.problems.append(f"{path}: {type(error).__name__} at {error}")
 
 
-def read_records(plan: list[dict], reader: Reader) -> list[dict]:
+def read_records(plan: list[dict], cells: Path, reader: Reader) -> list[dict]:
     """One cell.json of each measured combination of commit, model and prompt, in the plan's order.
 
     Not of every cell: what may differ between the cells of one combination (caches, caps, rounds)
@@ -54,9 +55,14 @@ def read_records(plan: list[dict], reader: Reader) -> list[dict]:
         key = row["commit"], row["model"], row["prompt"]
         if key in records or row["runs_here"] != "yes":
             continue
-        if outcome_in(Path(row["path"])) in (FAILED, UNAVAILABLE):
+        try:
+            folder = cell_folder(cells, row, row["round"])
+        except UserError as error:
+            reader.problems.append(str(error))
             continue
-        for _, record in reader.each([Path(row["path"], "cell.json")], _complete):
+        if outcome_in(folder) in (FAILED, UNAVAILABLE):
+            continue
+        for _, record in reader.each([folder / "cell.json"], _complete):
             records[key] = record
     return list(records.values())
 

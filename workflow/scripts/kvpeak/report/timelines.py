@@ -7,8 +7,9 @@ from pathlib import Path
 
 from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.lead import spell_name
-from kvpeak.base.axes import AXES, Cell
+from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
+from kvpeak.base.layout import cell_folder
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.report.style import COLOURS, LINE_WIDTH, SMALL, WIDTH, Canvas, Figure, styled, svg
 
@@ -40,11 +41,11 @@ def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]
     found = []
     for name in (comparison.before, comparison.after):
         names = pair.names | {comparison.axis: name}
-        folder = cells / Cell(*(names[axis] for axis in AXES)).path
         label = ", ".join(spell_name(axis, names[axis]) for axis in AXES)
-        source = (folder / "memory.csv").relative_to(cells.parent)
         # a damaged file costs its line in the figure; aggregate names it
         with contextlib.suppress(OSError, UserError, KeyError, TypeError, ValueError):
+            folder = cell_folder(cells, names)
+            source = (folder / "memory.csv").relative_to(cells.parent)
             found.append(replace(read_timeline(folder, label), source=source.as_posix()))
     return found
 

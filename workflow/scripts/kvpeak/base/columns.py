@@ -552,7 +552,7 @@ REPLAY = tuple(
             *_CELL[1:],
             ("memory_gib", "GiB", "the memory that the peak has to fit into"),
             ("longest_tokens", "tokens", "the longest prompt that fits"),
-            ("longest_low", "tokens", "if the replay's peaks are too low by its largest error"),
+            ("longest_low", "tokens", "if the replay's peaks are too low by as much as it misses left-out lengths"),
             ("longest_high", "tokens", "if they are too high by it"),
             ("all_positions", "", "yes if the model has positions for no more"),
             ("peak_mib", "MiB", "the predicted peak of that prompt"),

@@ -121,8 +121,8 @@ def said_of(found: dict) -> str:
     if found["all_positions"]:
         return f"{memory}: {found['tokens']:,} tokens, all that the model has positions for"
     return (
-        f"{memory}: {found['tokens']:,} tokens ({found['low']:,} to {found['high']:,} at the "
-        f"replay's error of {100 * ERROR:.1f} %), predicted peak {found['peak_mib']:,.0f} MiB"
+        f"{memory}: {found['tokens']:,} tokens ({found['low']:,} to {found['high']:,} at an "
+        f"error of {100 * ERROR:.1f} %), predicted peak {found['peak_mib']:,.0f} MiB"
     )
 
 

@@ -11,8 +11,8 @@ from kvpeak.replay.workload import KV_CACHES, workload
 
 
 def questions_table(shapes: Shapes, cells: list[Measured], found: dict) -> list[dict]:
-    """`found` holds the tables cells, slack and models."""
-    worst_pct = max(abs(row["error_pct"]) for row in found["cells"])
+    """`found` holds the tables left_out, slack and models."""
+    worst_pct = max(row["predicted_error_pct"] for row in found["left_out"])
     return [
         {
             "question": "What would 8,193 tokens take? (The finding estimated 8,192.)",
@@ -61,7 +61,9 @@ def longer_prompt(shapes: Shapes) -> str:
 
 
 def best_cap(rows: list[dict], worst_pct: float) -> str:
-    """In words, from the rows of the table slack and the replay's largest error."""
+    """In words, from the rows of the table slack and by how much the replay misses a length
+    that took no part in its fit, at most.
+    """
     caps = [key for key in rows[0] if key.startswith("cap_")]
     least = [min(row[cap] for cap in caps) for row in rows]
     excess = {
@@ -82,8 +84,8 @@ def best_cap(rows: list[dict], worst_pct: float) -> str:
         f"({len(rows)} of them): "
         + ", ".join(f"{cap} {excess[cap]:,.1f} %" for cap in order)
         + (
-            f"; {', '.join([order[0], *near])} are not distinguishable at the replay's error of up "
-            f"to {worst_pct:.1f} %"
+            f"; {', '.join([order[0], *near])} are not distinguishable: the replay misses a "
+            f"length that took no part in its fit by up to {worst_pct:.1f} %"
             if near
             else ""
         )

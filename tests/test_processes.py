@@ -10,7 +10,7 @@ from cells import CONFIG
 
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, prefill_flops
 from kvpeak.analysis.processes import read_process
-from kvpeak.base.columns import RUNS
+from kvpeak.base.columns import MEMORY, RUNS
 from kvpeak.base.errors import UserError
 
 RECORD = json.loads((Path(__file__).parent / "data/cell.json").read_text())
@@ -243,3 +243,23 @@ def test_a_damaged_config_costs_the_row_its_work_only(process, tmp_path):
     (tmp_path / "other/config.json").write_text("[1]")
     found = process({"decode_tok_s": 7}, request__model__folder=str(tmp_path / "other"))
     assert (found["decode_tok_s"], found["kv_bytes_from_shapes"]) == (7, None)
+
+
+def test_the_largest_sample_is_told_before_in_and_after_the_runs(process, tmp_path):
+    samples = [("load", 300), ("idle", 290), ("prefill-0", 200), ("idle", 210), ("decode-1", 250)]
+    samples += [("idle", 400), ("exit", 50)]
+    lines = [f"{at},{phase},{size},{size}," for at, (phase, size) in enumerate(samples)]
+    (tmp_path / "memory.csv").write_text("\n".join([",".join(MEMORY.names), *lines]) + "\n")
+    found = process({"run": 0})
+    named = [found[f"sampled_{phase}_mib"] for phase in ("load", "run", "end")]
+    assert named == [300, 250, 400]
+    (tmp_path / "memory.csv").write_text("\n".join([",".join(MEMORY.names), *lines[:2]]) + "\n")
+    assert process({"run": 0})["sampled_run_mib"] is None
+
+
+def test_an_engine_that_keeps_a_file_s_quantised_weights_has_no_least_bytes(process):
+    file = {"request__model__file": "some/model.Q4_1.gguf"}
+    assert process({"run": 0}, **file)["decode_bytes"]
+    found = process({"run": 0}, request__engine="mistralrs", **file)
+    assert found["decode_bytes"] is None
+    assert found["prefill_flops"]

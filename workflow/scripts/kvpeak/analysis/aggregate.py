@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from kvpeak.analysis.processes import PHASES, UNREADABLE, WORK, read_process
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS
+from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TEXTS, TURNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.layout import CELLS, RESULTS, cell_folder
@@ -15,24 +15,6 @@ from kvpeak.base.untrusted import read_csv
 
 RANGED = ("footprint", "device")  # counters whose smallest and largest process are in the summary
 BESIDE_PEAKS = (*PHASES, "loop_mib")  # of the peak
-TEXTS = (
-    *("detail", "method", "weights", "workload", "machine", "hardware", "accelerator", "gpu"),
-    *(
-        "versions",
-        "loop",
-        "attention",
-        "env",
-        "cap_bytes",
-        "prefill_chunk",
-        "pool_rule",
-        "kv_layers",
-        "blas",
-        "energy_source",
-        "harness",
-        "dirty",
-        "peak_source",
-    ),
-)
 
 
 def read_plan(plan: Path) -> list[dict]:

@@ -3,6 +3,7 @@
 from kvpeak.base.columns import LOWER_BOUND
 
 DEVICE, RESERVED = "peak_device_mib", "peak_reserved_mib"
+CLEARLY = 1.01  # peaks of equal cells repeat within 1 %
 MISSED_MIB = 4.0  # less is what the two counters differ by: the driver tells whole MiB
 
 
@@ -34,13 +35,16 @@ def missed_mib(row: dict, processes: list[dict]) -> float:
     return max(beside) - min(beside) if beside else 0.0
 
 
-def reached_in_loading(row: dict) -> bool:
-    """Whether the headline peak was reached before the first run: no later sample is as large.
-
-    False where the samples do not say it.
+def outside_runs(row: dict) -> str:
+    """When the headline peak was reached, in words, if not in the runs: while loading, or clearly
+    after the last run. '' where the samples do not say it.
     """
-    load, run = row.get("sampled_load_mib"), row.get("sampled_run_mib")
-    return None not in (load, run) and load > run
+    load, run, end = (row.get(f"sampled_{phase}_mib") for phase in ("load", "run", "end"))
+    if run is None:
+        return ""
+    if load is not None and load > run:
+        return "while loading"
+    return "after the last run" if end is not None and end > CLEARLY * run else ""
 
 
 def is_lower_bound(row: dict) -> bool:

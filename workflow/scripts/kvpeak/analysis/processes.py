@@ -31,8 +31,8 @@ UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
 HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
 WORK = (*HELD, "kv_bytes_from_shapes", "kv_difference", "prefill_flops", "decode_bytes")
 HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "uuid"))
-BEFORE_RUNS = ("start", "load", "idle")  # phases, as long as no other has come
-PHASES = ("sampled_load_mib", "sampled_run_mib")
+RUN_PHASES = ("prefill-", "decode-")
+PHASES = ("sampled_load_mib", "sampled_run_mib", "sampled_end_mib")
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
@@ -118,15 +118,16 @@ def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
 
 
 def sampled_by_phase(folder: Path, counter: str) -> dict[str, float | None]:
-    """The largest sample of a counter before the first run, and from it on, MiB; None each where
-    memory.csv is not there, damaged, or without such samples.
+    """The largest sample of a counter before the first run, in the runs and between them, and after
+    the last, MiB; None each where memory.csv is not there, damaged, or without such samples.
     """
     largest: dict[str, float | None] = dict.fromkeys(PHASES)
     try:
-        name = PHASES[0]
-        for sample in read_csv(folder / MEMORY_FILE, MEMORY.names):
-            if sample["phase"] not in BEFORE_RUNS:
-                name = PHASES[1]
+        samples = read_csv(folder / MEMORY_FILE, MEMORY.names)
+        runs = [at for at, each in enumerate(samples) if each["phase"].startswith(RUN_PHASES)]
+        first, last = (runs[0], runs[-1]) if runs else (len(samples), len(samples))
+        for at, sample in enumerate(samples):
+            name = PHASES[(at >= first) + (at > last)]
             if size := sample.get(f"{counter}_mib"):
                 largest[name] = max(float(size), largest[name] or 0.0)
     except (OSError, UserError, ValueError):
@@ -177,6 +178,8 @@ def said(record: Record) -> dict:
         "loop_mib": record.number("engine", "loop_mib"),
         "prefill_chunk": record.text("request", "options", "prefill_chunk"),
         "pool_rule": record.text("engine", "pool", "setting") or "",
+        "recorded": "yes" if record.at("request", "options", "record") else "",
+        "repeat_penalty": record.text("request", "protocol", "repeat_penalty"),
         "kv_layers": record.text("engine", "kv_layers"),
         "blas": record.text("engine", "blas"),
         "energy_source": record.text("energy", "source"),
@@ -270,10 +273,17 @@ def of_the_work(record: Record, measured: float | None) -> dict:
     chunk = tokens if chunk == "whole" else int(chunk)
     fused = (record.text("engine", "attention") or "naive") != "naive"
     held = measured or kv_bytes_per_token(config, dtype)
-    return {
-        "prefill_flops": prefill_flops(shapes, tokens, chunk, fused),
-        "decode_bytes": round(decode_bytes(shapes, tokens, generated, held)),
-    }
+    found = {"prefill_flops": prefill_flops(shapes, tokens, chunk, fused)}
+    if not _packed(request):
+        found["decode_bytes"] = round(decode_bytes(shapes, tokens, generated, held))
+    return found
+
+
+def _packed(request: dict) -> bool:
+    """Whether an engine reads a file's quantised weights as they are, which the shapes do not
+    tell; MLX makes floats of them.
+    """
+    return request["engine"] != "mlx" and str(request["model"].get("file")).endswith(".gguf")
 
 
 @cache

@@ -14,8 +14,9 @@ import pandas as pd
 from kvpeak.analysis.headline import counter_of, missed_mib
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.statistics import outliers, process_means
+from kvpeak.analysis.workloads import asks_again, longest_prompt
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, TURNS, Table
+from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, TEXTS, TURNS, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.made import UNAVAILABLE
@@ -23,24 +24,7 @@ from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import csv_safe
 from kvpeak.base.untrusted import read_csv, read_text
 
-_TEXT = (
-    *(*AXES, "reason", "outcome", "tokens_sha256", "method", "weights", "machine", "hardware"),
-    *(
-        "accelerator",
-        "gpu",
-        "versions",
-        "loop",
-        "attention",
-        "env",
-        "cap_bytes",
-        "workload",
-        "kv_layers",
-        "kv_difference",
-        "blas",
-    ),
-    *("energy_source", "harness", "dirty", "flags", "detail", "peak_source"),
-    *("pool_rule", "prefill_chunk"),
-)
+_TEXT = (*AXES, "reason", "outcome", "tokens_sha256", "kv_difference", "flags", *TEXTS)
 
 # What a table has to have; the other columns an older version may not have written.
 _NEEDED = {
@@ -101,7 +85,13 @@ class Results:
         return np.array(found or [value for value in [row["peak_mib"]] if value is not None])
 
     def speeds(self, cell: CellName, column: str) -> np.ndarray:
-        """The cell's process means in one column of SPEEDS; empty if it has none."""
+        """The cell's process means in one column of SPEEDS; empty if it has none.
+
+        Of prompts one after the other the time to first token is the first one's alone, which pays
+        for what a process does once: it is none of the cell.
+        """
+        if column == "ttft_ms" and asks_again(self.summary.get(cell) or {}):
+            return np.empty(0)
         return self.processes[column].get(cell, np.empty(0))
 
 
@@ -115,6 +105,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
     )
     by_cell = _by_cell([dict.fromkeys(PROCESSES.names) | row for row in rows(processes)])
     turns = Path(summary).with_name("turns.csv")
+    parts = _by_cell(rows(read_table(turns, TURNS))) if turns.exists() else {}
     return Results(
         plan={
             _cell(row): row["reason"] or ""
@@ -122,14 +113,17 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
             if not (row["reason"] or "").startswith("not applicable")
         },
         summary={
-            _cell(row): row | headline(row) | of_processes(row, by_cell.get(_cell(row), []))
+            _cell(row): row
+            | headline(row)
+            | of_processes(row, by_cell.get(_cell(row), []))
+            | {"longest_prompt": longest_prompt(row, parts.get(_cell(row), []))}
             for row in map(with_every_column, rows(measured))
             if row["outcome"] != UNAVAILABLE  # nothing was measured; the plan says why
         },
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),
         each=by_cell,
-        turns=_by_cell(rows(read_table(turns, TURNS))) if turns.exists() else {},
+        turns=parts,
     )
 
 

@@ -45,6 +45,18 @@ def repeats_requests(row: dict) -> bool:
     return (row.get("workload") or "").startswith("repeat ")
 
 
+def asks_again(row: dict) -> bool:
+    """Whether a row of the summary is of prompts one after the other."""
+    return not is_plain(row) and not row["workload"].startswith("batch ")
+
+
+def longest_prompt(row: dict, turns: list[dict]) -> int | None:
+    """Tokens of the longest text that is computed at once; `turns` are the cell's rows of
+    turns.csv.
+    """
+    return max((int(turn["prompt_tokens"]) for turn in turns), default=row["prompt_tokens"])
+
+
 def spell_workload(row: dict) -> str:
     """What a row's prompt is, e.g. `a batch of 8 sequences`; '' for one text."""
     tokens = row["prompt_tokens"]

@@ -74,7 +74,8 @@ _PHASES = columns(
         "the headline's largest sample before the first run; of the processes whose memory.csv is "
         "there",
     ),
-    ("sampled_run_mib", "MiB", "its largest sample from the first run on, likewise"),
+    ("sampled_run_mib", "MiB", "its largest sample from the first run to the last, likewise"),
+    ("sampled_end_mib", "MiB", "its largest sample after the last run, likewise"),
     ("loop_mib", "MiB", "resident memory that importing the engine's loop took"),
 )
 
@@ -83,7 +84,7 @@ _MEANINGS = {
     "model": "a name of `models`",
     "prompt": "a name of `prompts`",
     "kv_cache": "how keys and values are kept",
-    "cap": "the limit on the buffer pool; `none`: no limit",
+    "cap": "the cap on the buffer pool; `default`: the engine's own, `none`: no cap",
     "variant": "a name of `variants`: the engine's options",
 }
 _AXES = columns(*((axis, "", _MEANINGS[axis]) for axis in AXES))
@@ -126,9 +127,18 @@ RUNS = Table(
     + columns(
         ("prefill_s", "s", "start of the forward pass to its logits being ready"),
         ("prefill_tok_s", "tok/s", "prompt tokens / prefill_s"),
-        ("ttft_ms", "ms", "start of the forward pass to the first token id on the host"),
+        (
+            "ttft_ms",
+            "ms",
+            "start of the forward pass to the first token id on the host; of a workload that of "
+            "its first prompt",
+        ),
         ("decode_s", "s", "first token id on the host to the last one"),
-        ("decode_tok_s", "tok/s", "(generated tokens − 1) / decode_s"),
+        (
+            "decode_tok_s",
+            "tok/s",
+            "(generated tokens − 1) / decode_s; of a workload less one for each of its parts",
+        ),
         (
             "prefill_j",
             "J",
@@ -261,6 +271,59 @@ PROCESSES = Table(
     ),
 )
 
+# What a cell.json says in words of its cell, from which counter to which BLAS.
+_SAID = columns(
+    (
+        "peak_source",
+        "",
+        "how the headline's counter was read; one that is sampled says that it is a lower bound",
+    ),
+    ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
+    ("weights", "", "`real` or `random`"),
+    ("machine", "", "processor, number of CPUs, memory"),
+    (
+        "hardware",
+        "",
+        "which machine, and which NVIDIA GPU: a hash of the machine's name and size, the GPU's "
+        "UUID",
+    ),
+    ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
+    (
+        "gpu",
+        "",
+        "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had "
+        "the machine for itself",
+    ),
+    ("versions", "", "the engine's packages, with their versions"),
+    ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
+    (
+        "attention",
+        "",
+        "`fused`, the engine's own kernel, or `naive`, scores that are materialised",
+    ),
+    ("env", "", "the environment variables that the variant sets, NAME=value"),
+    (
+        "cap_bytes",
+        "bytes",
+        "the pool's limit as the allocator gave it back; empty where it keeps no pool",
+    ),
+    ("prefill_chunk", "", "tokens of the prompt taken in at a time, or `whole`"),
+    ("pool_rule", "", "the rule in the place of the allocator's own; empty for its own"),
+    ("recorded", "", "`yes` where the run's allocations were recorded, which takes memory"),
+    ("repeat_penalty", "", "the penalty on repeated tokens; 1: none"),
+    (
+        "blas",
+        "",
+        "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and "
+        "where the engine does not say",
+    ),
+)
+# Columns of the summary that hold texts: the different ones of its processes.
+TEXTS = (
+    *("detail", "workload", "energy_source", "kv_layers", "harness", "dirty"),
+    *(column.name for column in _SAID),
+)
+
 SUMMARY = Table(
     "results/summary.csv",
     "one cell that was measured here, all its processes together",
@@ -322,49 +385,9 @@ SUMMARY = Table(
             "how many different answers the recorded runs of all processes gave; 1: the cell "
             "repeats",
         ),
-        (
-            "peak_source",
-            "",
-            "how the headline's counter was read; one that is sampled says that it is a lower "
-            "bound",
-        ),
-        ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
-        ("weights", "", "`real` or `random`"),
-        ("machine", "", "processor, number of CPUs, memory"),
-        (
-            "hardware",
-            "",
-            "which machine, and which NVIDIA GPU: a hash of the machine's name and size, the GPU's "
-            "UUID",
-        ),
-        ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
-        (
-            "gpu",
-            "",
-            "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had "
-            "the machine for itself",
-        ),
-        ("versions", "", "the engine's packages, with their versions"),
-        ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
-        (
-            "attention",
-            "",
-            "`fused`, the engine's own kernel, or `naive`, scores that are materialised",
-        ),
-        ("env", "", "the environment variables that the variant sets, NAME=value"),
-        (
-            "cap_bytes",
-            "bytes",
-            "the pool's limit as the allocator gave it back; empty where it keeps no pool",
-        ),
-        ("prefill_chunk", "", "tokens of the prompt taken in at a time, or `whole`"),
-        ("pool_rule", "", "the rule in the place of the allocator's own; empty for its own"),
-        (
-            "blas",
-            "",
-            "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and "
-            "where the engine does not say",
-        ),
+    )
+    + _SAID
+    + columns(
         (
             "kv_bytes_per_token",
             "bytes",
@@ -552,7 +575,11 @@ REPLAY = tuple(
             *_CELL[1:],
             ("memory_gib", "GiB", "the memory that the peak has to fit into"),
             ("longest_tokens", "tokens", "the longest prompt that fits"),
-            ("longest_low", "tokens", "if the replay's peaks are too low by as much as it misses left-out lengths"),
+            (
+                "longest_low",
+                "tokens",
+                "if the peaks are too low by the error on left-out lengths",
+            ),
             ("longest_high", "tokens", "if they are too high by it"),
             ("all_positions", "", "yes if the model has positions for no more"),
             ("peak_mib", "MiB", "the predicted peak of that prompt"),

@@ -148,8 +148,8 @@ def test_a_bar_of_the_runs_says_what_loading_took(cap):
     pairs = [replace(pair, before=pair.before | loaded) for pair in cap.pairs[:1]]
     figure = figures.where_bytes_are(replace(cap, pairs=pairs), pairs[0])
     assert (
-        "). Of a cell that takes more while loading (1,200 MiB) it is that of the runs. Live"
-        in figure.caption
+        "). Of a cell that takes more outside its runs (1,200 MiB while loading) it is that of the "
+        "runs. Live" in figure.caption
     )
 
 

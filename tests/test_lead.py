@@ -25,7 +25,7 @@ def test_the_lead_is_the_largest_change_in_plain_numbers(small):
         "at 513 tokens falls from 1,000 to 440 MiB"
     )
     assert found.sentence.startswith(
-        "In a laboratory setting, not as mlx-lm runs (the cat cache, neither limit on the pool is "
+        "In a laboratory setting, not as mlx-lm runs (the cat cache, neither cap is "
         "the engine's own, this project's loop): with a cap of 32MiB on the buffer pool, tiny with "
         "the cat cache on a prompt of 513 tokens (mlx-0.32.4) peaks at 440 MiB "
         "(438 to 441) instead of 1,000 MiB (998 to 1,001) "

@@ -51,7 +51,8 @@ def test_every_question_of_a_reader_has_an_answer(small):
         "KV cache, cat → prealloc: 1,000 → 430 MiB (0.43 times; tiny, mlx-0.32.4, 513 tokens"
     )
     assert answers["What would lower it?"].endswith(
-        "With all else equal 1 other cap and 1 other KV cache were tried; 2 of 2 take clearly less."
+        "With all else equal 1 other cap and 1 other KV cache were tried; 2 of 2 take clearly less "
+        "(over 5 %)."
     )
     assert answers["At what price?"].startswith("Of prealloc instead of cat: there are too few")
     assert answers["How sure is this?"].startswith(
@@ -73,8 +74,10 @@ def test_a_change_of_another_setting_that_is_as_large_is_named(small):
             "What changes it most, in MiB?"
         ]
 
-    assert most(440.0).endswith(" As large within 5 %: cap, no cap → cap 32MiB (1,000 → 440).")
-    assert "As large" not in most(470.0)
+    assert most(440.0).endswith(
+        " Changes of as many MiB, within 5 %: cap, no cap → cap 32MiB (1,000 → 440)."
+    )
+    assert "as many MiB" not in most(470.0)
 
 
 def test_another_commit_brings_its_packages_and_its_tokens(small):
@@ -95,11 +98,12 @@ def test_another_commit_brings_its_packages_and_its_tokens(small):
     axes = ("commit", "mlx-0.32.4", "mlx-0.31.2")
     lower = answered(results, axes)["What would lower it?"]
     assert lower.endswith(
-        "clearly less. A commit brings packages of its own. Its tokens are others."
+        "clearly less (over 5 %). A commit brings packages of its own. Its tokens are others."
     )
-    assert "What differs: mlx 0.32.4 → 0.31.2, mlx-lm 0.32.2 → 0.31.3." in (
-        leading([compare(results, *axes)]).sentence
-    )
+    assert (
+        "What differs: mlx 0.32.4 → 0.31.2, mlx-lm 0.32.2 → 0.31.3 and the packages that come with "
+        "them."
+    ) in leading([compare(results, *axes)]).sentence
 
 
 def test_a_setting_that_differs_in_more_than_one_name_is_named_where_it_takes_least(small):
@@ -179,8 +183,8 @@ def test_where_the_other_side_takes_more_nothing_lowers_it(small):
     for names in (("32MiB", "none"), ("none", "32MiB")):
         answers = answered(replace(small, summary=summary), ("cap", *names))
         assert answers["What would lower it?"] == (
-            "With all else equal 1 other cap was tried; it does not take clearly less (no cap: "
-            "2.27 times)."
+            "With all else equal 1 other cap was tried; it does not take clearly less (over "
+            "5 %; no cap: 2.27 times)."
         )
         assert answers["At what price?"].startswith("Nothing that was tried lowers this peak. The")
 
@@ -197,7 +201,11 @@ def test_a_peak_that_was_reached_in_loading_is_named_so_and_has_the_parts_of_the
         "running 20 MiB are weights, at most 280 other live arrays, at least 300 free memory that "
         "the pool keeps, and 100 the rest of the process"
     ) in found["answers"]["What takes the memory?"]
-    assert "running (loading: 1,000)" in where_table(results, [])
+    assert "running (1,000 while loading)" in where_table(results, [])
+    late = {"sampled_load_mib": 500.0, "sampled_end_mib": 1000.0}
+    assert "running (1,000 after the last run)" in where_table(
+        replace(small, summary={cell: row | late}), []
+    )
 
 
 def test_a_pool_that_counts_whole_buffers_has_no_parts(small):
@@ -215,6 +223,12 @@ def test_a_variant_is_told_by_what_differs_in_its_options():
     )
     short = {"prompt_tokens": 513, "loop_mib": None}
     assert differences(before | short, after | short) == "mlx-lm's loop → this project's loop"
+    turns = {"prompt_tokens": 13_000, "longest_prompt": 65, "loop_mib": None}
+    assert differences(before | turns, after | turns) == "mlx-lm's loop → this project's loop"
+    one = {"prompt_tokens": 513, "recorded": "yes", "repeat_penalty": "1.1"}
+    assert differences(one, {"prompt_tokens": 513, "repeat_penalty": "1"}) == (
+        "a repeat penalty of 1.1 → no repeat penalty; recorded → not recorded"
+    )
 
 
 def test_of_a_stock_cell_that_is_in_no_comparison_nothing_is_said_to_lower_it_or_not(small):
@@ -224,7 +238,7 @@ def test_of_a_stock_cell_that_is_in_no_comparison_nothing_is_said_to_lower_it_or
     results = replace(small, summary=small.summary | {alone: more})
     answers = answered(results, ("cap", "none", "32MiB"))
     assert answers["What would lower it?"] == (
-        "Not known from these data. No cell was measured that differs from this one in one setting "
+        "Not known from these data. No cell of this prompt was measured with one other setting "
         "only."
     )
 
@@ -267,7 +281,7 @@ def test_a_row_of_the_table_is_one_process_whose_parts_add_up(small):
 
 def test_a_finding_on_two_machines_that_measured_all_of_its_plan_left_nothing_out():
     found = {"single": {}, "not_here": [], "planned": 4, "machines": ["a"]}
-    assert not_measured(found) == "Other machines."
+    assert not_measured(found) == "With this matrix: other machines."
     assert not_measured(found | {"machines": ["a", "b"]}) == ""
 
 
@@ -289,8 +303,9 @@ def test_a_finding_says_what_its_names_are(small):
     assert "`new`: not known to this version" in names_line(
         [rows[0], rows[0] | {"kv_cache": "new"}]
     )
-    assert "`naive`: this project's loop, naive attention, the run recorded" in (
-        names_line(rows, frozenset({"naive"}))
+    more = {"recorded": "yes", "repeat_penalty": "1.1"}
+    assert "`naive`: this project's loop, naive attention, a repeat penalty of 1.1, the run" in (
+        names_line([row | more if row["variant"] == "naive" else row for row in rows])
     )
     ratios = [rows[0] | {"cap": cap, "pool_rule": f"candle,cap:{cap}"} for cap in ("2x", "4x")]
     other = rows[1] | {"pool_rule": "torch,max_split_size_mb:32"}
@@ -298,8 +313,8 @@ def test_a_finding_says_what_its_names_are(small):
     assert "`stock`: mlx-lm's loop, the pool's rule candle; " in text
     assert "naive attention, the pool's rule torch,max\\_split\\_size\\_mb:32" in text
     assert text.endswith(
-        "`2x`, `4x`: a free buffer is reused if it is at most so many times as large as the "
-        "request."
+        "`2x`, `4x`: a free buffer is reused if its size class is at most so many times the "
+        "request's."
     )
 
 

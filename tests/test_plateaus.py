@@ -64,7 +64,7 @@ def test_a_plateau_at_the_pool_s_limit_is_named(tmp_path):
     assert (found.limit_mib, found.at_limit) == (32, True)
     said = spell_growth(found)
     assert said.startswith("grows by 1.1 MiB a token and stands from token ")
-    assert said.endswith("on: the pool is at its limit of 32 MiB")
+    assert said.endswith("on: the pool is at its cap of 32 MiB")
 
 
 def test_a_plateau_elsewhere_is_not_called_the_limit(tmp_path):
@@ -86,7 +86,7 @@ def test_growth_without_a_limit_is_named(tmp_path):
     write(tmp_path, samples(4.6, 1000))
     found = growth_of(tmp_path, ROW | {"cap_bytes": str(1 << 62)})
     assert spell_growth(found) == (
-        "grows by 4.6 MiB a token to the end of the 129 tokens; the pool has no limit"
+        "grows by 4.6 MiB a token to the end of the 129 tokens; the pool has no cap"
     )
 
 

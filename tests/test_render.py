@@ -529,7 +529,7 @@ def test_a_default_limit_is_stated_where_it_was_measured(rendered):
 
     text = rendered(own)
     assert (
-        "| Cap `default` | the engine's own limit on its pool, left alone (mlx-0.32.4: 32 MiB) |"
+        "| Cap `default` | the engine's own cap on its pool, left alone (mlx-0.32.4: 32 MiB) |"
         in text
     )
 

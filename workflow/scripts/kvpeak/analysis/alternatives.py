@@ -12,8 +12,10 @@ from kvpeak.analysis.results import Results
 from kvpeak.analysis.setting import laboratory
 from kvpeak.analysis.variance import SETTINGS
 from kvpeak.base.axes import AXES
+from kvpeak.base.numbers import percent
 
 NOT_KNOWN = "Not known from these data."
+OVER = percent(PRACTICAL, 0, sign=False)  # that much less, the processes' ranges apart, is clear
 FEW_NAMES = 4  # of settings that were tried and take no less
 AXIS_WORDS = {axis: axis for axis in AXES} | {"kv_cache": "KV cache"}
 
@@ -96,7 +98,7 @@ def least_of_all(cell: dict | None, results: Results, lower: Change | None) -> s
 def lowering(cell: dict | None, around: list[Change], lower: Change | None) -> str:
     """What was tried, on which axes and how often, and how much the best of it takes off."""
     if not around:
-        return f"{NOT_KNOWN} No cell was measured that differs from this one in one setting only."
+        return f"{NOT_KNOWN} No cell of this prompt was measured with one other setting only."
     counts = Counter(change.axis for change in around)
     kinds = [f"{n} other {AXIS_WORDS[axis]}{'s' * (n > 1)}" for axis, n in counts.items()]
     what = (
@@ -109,9 +111,9 @@ def lowering(cell: dict | None, around: list[Change], lower: Change | None) -> s
             for change in around
             for other in (_other(change, cell),)
         ]
-        named = f" ({', '.join(names)})" if len(names) <= FEW_NAMES else ""
+        named = f"; {', '.join(names)}" if len(names) <= FEW_NAMES else ""
         none = "it does not take" if len(around) == 1 else "none takes"
-        return f"{what}; {none} clearly less{named}."
+        return f"{what}; {none} clearly less (over {OVER}{named})."
     less = sum(_is_less(change, cell) for change in around)
     other = _other(lower, cell)
     one, another = (spell_name(lower.axis, row[lower.axis]) for row in (cell, other))
@@ -123,5 +125,5 @@ def lowering(cell: dict | None, around: list[Change], lower: Change | None) -> s
     return (
         f"{another} instead of {one}: {cell['peak_mib']:,.0f} → {other['peak_mib']:,.0f} "
         f"MiB{more}. {what}; {less} of {len(around)} {'takes' if less == 1 else 'take'} clearly "
-        f"less.{packages}{tokens}"
+        f"less (over {OVER}).{packages}{tokens}"
     )

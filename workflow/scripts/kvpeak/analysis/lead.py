@@ -9,7 +9,7 @@ from kvpeak.analysis.headline import (
     MISSED_MIB,
     counter_of,
     is_lower_bound,
-    reached_in_loading,
+    outside_runs,
 )
 from kvpeak.analysis.instruments import DOUBTED
 from kvpeak.analysis.results import repeats
@@ -32,7 +32,7 @@ TITLES = {
 # Of a pair whose compared sides are both this project's own.
 NEITHER = {
     "kv_cache": "neither cache is mlx-lm's own",
-    "cap": "neither limit on the pool is the engine's own",
+    "cap": "neither cap is the engine's own",
     "variant": "neither loop is mlx-lm's own",
 }
 
@@ -78,18 +78,19 @@ def lead(comparison: Comparison) -> Lead:
     )
     differ = {"variant": differences, "commit": packages_apart}.get(comparison.axis)
     if differ and (more := differ(pair.before, pair.after)):
-        sentence += f" What differs: {more}."
-    sentence += "".join(f" {_upper(text)}." for text in loading(pair))
+        others = " and the packages that come with them" * (comparison.axis == "commit")
+        sentence += f" What differs: {more}{others}."
+    sentence += "".join(f" {_upper(text)}." for text in beside_runs(pair))
     return Lead(title, sentence, pair, f"{spell_speeds(pair)}.")
 
 
-def loading(pair: Pair) -> list[str]:
-    """Of each of two peaks that it was reached in loading."""
+def beside_runs(pair: Pair) -> list[str]:
+    """Of each of two peaks that it was reached in loading, or after the last run."""
     return [
-        f"the {row['peak_mib']:,.0f} MiB were reached while loading, the largest sample of the "
+        f"the {row['peak_mib']:,.0f} MiB were reached {when}, the largest sample of the "
         f"runs is {row['sampled_run_mib']:,.0f}"
         for row in (pair.before, pair.after)
-        if reached_in_loading(row)
+        if (when := outside_runs(row))
     ]
 
 
@@ -111,7 +112,7 @@ def spell_change_of(axis: str, pair: Pair) -> str:
         *([differences(before, after)] if axis == "variant" else []),
         *([_method(pair).strip()] if not pair.live else []),
         *(["sampled"] if _sampled(pair) else []),
-        *loading(pair),
+        *beside_runs(pair),
     ]
     what = "KV cache" if axis == "kv_cache" else axis.capitalize()
     return f"{what}, {names}: {peaks} MiB{of_what(before)} ({'; '.join(filter(None, brackets))})."
@@ -170,10 +171,10 @@ def _of_rules(subject: str, pair: Pair) -> str:
 def _subject(comparison: Comparison) -> str:
     axis, before, after = comparison.axis, comparison.before, comparison.after
     if axis == "cap" and after == "default":
-        return "With the engine's own limit on the buffer pool"
+        return "With the engine's own cap on the buffer pool"
     if axis == "cap" and after == "none":
-        limit = "the engine's own limit" if before == "default" else f"the cap of {before}"
-        return f"Without {limit} on the buffer pool"
+        own = "the engine's own cap" if before == "default" else f"the cap of {before}"
+        return f"Without {own} on the buffer pool"
     if axis == "cap" and before == "default":
         return f"With a cap of {after} on the buffer pool instead of the engine's own"
     if axis == "cap" and before != "none":

@@ -84,8 +84,11 @@ def _row(series: Series, **known) -> dict:
     return dict.fromkeys(FITS.names) | row | known
 
 
-def sentence(rows: list[dict]) -> str | None:
-    """What the rows of the measuring machine say in one sentence; None if no series has a law."""
+def sentence(rows: list[dict], sampled: bool = False) -> str | None:
+    """What the rows of the measuring machine say in one sentence; None if no series has a law.
+
+    `sampled`: the peaks that were fitted are lower bounds.
+    """
     own = [row for row in rows if row["machine"] == "yes"]
     if not own:
         return None
@@ -104,8 +107,9 @@ def sentence(rows: list[dict]) -> str | None:
         fits = (
             f"{_spelled(most)} fit with {_named(most)}, and {_spelled(least)} with {_named(least)}"
         )
-    of = f" ({len(own)} of {series} series of lengths; of the others nothing can be predicted)"
-    return f"Predicted for a memory of {memory}, as here: {fits}{of * (series > len(own))}."
+    of = f" (for {len(own)} of {series} settings; nothing can be predicted for the others)"
+    text = f"Predicted for a memory of {memory}, as here: {fits}{of * (series > len(own))}."
+    return text + " The fitted peaks were sampled: less may fit." * sampled
 
 
 def _named(row: dict) -> str:

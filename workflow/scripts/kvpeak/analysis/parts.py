@@ -3,13 +3,13 @@
 The parts are those of one process, the one with the median peak: counters of different processes
 are never subtracted from one another. Live and kept bytes need not peak at the same moment, so that
 what is live beside the weights is at most that much, and what is kept at least that much. The
-allocator's counters are of the runs, so that the parts are too: where the peak was reached in
-loading, they add up to the largest sample of the runs.
+allocator's counters are of the runs, so that the parts are too: where the peak was reached outside
+them, they add up to the largest sample of the runs.
 """
 
 import itertools
 
-from kvpeak.analysis.headline import counter_of, reached_in_loading
+from kvpeak.analysis.headline import counter_of, outside_runs
 
 PARTS = ("weights", "live beside them", "free, kept in the pool", "rest of the process")
 _COUNTERS = ("loaded_mib", "peak_active_mib", "peak_pool_mib")
@@ -41,4 +41,4 @@ def parts_of(row: dict, processes: list[dict]) -> list[float] | None:
 
 def _whole(row: dict) -> str:
     """The column of what the parts add up to."""
-    return "sampled_run_mib" if reached_in_loading(row) else f"peak_{counter_of(row)}_mib"
+    return "sampled_run_mib" if outside_runs(row) else f"peak_{counter_of(row)}_mib"

@@ -6,7 +6,8 @@ of the logarithms of after / before over the blocks, so that no cell counts more
 the order of the sides does not matter. Its 95 % interval is Student's t over the blocks (a paired t
 on logarithms: Bland and Altman 1996, BMJ 312:1153), which holds how cells differ among each other
 and how processes differ within them. It is an interval for the mean over cells like these. With
-fewer pairs but enough processes, the interval of a speed is for the mean over these very cells.
+fewer pairs but enough processes, the interval of a speed is for the mean over these very cells; of
+one pair it is the pair's own.
 """
 
 import itertools
@@ -109,9 +110,10 @@ def pooled(comparison: Comparison, quantity: str) -> Effect | None:
         return None
     low, high, p = t_interval(np.log(ratios)) if live else (None, None, None)
     if live and len(ratios) < MIN_BLOCKS and quantity != PEAK:
-        low, high, p = fixed_interval(
-            [pair.speeds[quantity] for pair in live if quantity in pair.speeds]
-        )
+        changes = [pair.speeds[quantity] for pair in live if quantity in pair.speeds]
+        low, high, p = fixed_interval(changes)
+        if len(changes) == 1 and low is not None:  # one interval for one pair, wherever it stands
+            low, high = changes[0].ratio.low, changes[0].ratio.high
     ratio = float(np.exp(np.mean(np.log(ratios))))
     return Effect(
         quantity=quantity,

@@ -19,8 +19,8 @@ def laboratory(row: dict) -> dict[str, str]:
     if row["kv_cache"] != STOCK["kv_cache"]:
         found["kv_cache"] = f"the {row['kv_cache']} cache"
     if row["cap"] != STOCK["cap"]:
-        limit = "no limit" if row["cap"] == "none" else f"a limit of {row['cap']}"
-        found["cap"] = f"{limit} on the buffer pool"
+        cap = "no cap" if row["cap"] == "none" else f"a cap of {row['cap']}"
+        found["cap"] = f"{cap} on the buffer pool"
     words = []
     if row.get("loop") != STOCK["loop"]:
         words.append("this project's loop")
@@ -51,7 +51,8 @@ def _chunk(row: dict) -> str:
     """How the cell's own prompt was taken in: a short one is whole in any case."""
     words = prefill_of(row)
     short = words and row["prefill_chunk"].isdecimal()
-    short = short and row["prompt_tokens"] <= int(row["prefill_chunk"])
+    tokens = row.get("longest_prompt") or row["prompt_tokens"]
+    short = short and tokens <= int(row["prefill_chunk"])
     return "the prompt whole" if short else words
 
 
@@ -61,7 +62,7 @@ def differences(before: dict, after: dict, rules: bool = True) -> str:
 
     E.g. `mlx-lm's loop → this project's; the prompt 2,048 tokens at a time → the prompt whole`.
     """
-    kinds = (_loop, _chunk, _attention, _env, *([_rule] if rules else []))
+    kinds = (_loop, _chunk, _attention, _env, _penalty, _recorded, *([_rule] if rules else []))
     told = [tuple(map(of, (before, after))) for of in kinds]
     found = [f"{one} → {other}" for one, other in told if one and other and one != other]
     # what is imported lies in the process, not on a GPU
@@ -101,6 +102,20 @@ def _attention(row: dict) -> str:
 
 def _env(row: dict) -> str:
     return row.get("env") or "no variable set"
+
+
+def _penalty(row: dict) -> str:
+    return spell_penalty(row) or ("no repeat penalty" if row.get("repeat_penalty") else "")
+
+
+def spell_penalty(row: dict) -> str:
+    """E.g. `a repeat penalty of 1.1`; '' without one, and where the record does not say it."""
+    given = row.get("repeat_penalty") or "1"
+    return "" if given in ("1", "1.0") else f"a repeat penalty of {given}"
+
+
+def _recorded(row: dict) -> str:
+    return "recorded" if row.get("recorded") else "not recorded"
 
 
 def _rule(row: dict) -> str:

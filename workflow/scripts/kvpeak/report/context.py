@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 
 from kvpeak.analysis.comparisons import Comparison, Pair, compare
+from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.history import histories
 from kvpeak.analysis.instruments import doubt, read_instruments
 from kvpeak.analysis.lead import Lead, leading
@@ -79,7 +80,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "protocol": matrix.protocol,
         "expected": Path(matrix.file).with_name("expected.yaml"),
         **answers(results, compared, facts_of(records), folder / "cells"),
-        "names": names_line(summary, recording(matrix)),
+        "names": names_line(summary),
         "memory_table": tables.memory_table(summary),
         "answers": answers_section(records),
         "history": history_section(histories(results, releases_of(matrix))),
@@ -89,7 +90,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "kv_held": kv_section(summary),
         "growth": growth_section(results),
         "workloads": workloads_section(results),
-        "fits": fits_section(fits_rows(results, folder)),
+        "fits": fits_section(fits_rows(results, folder), any(map(is_lower_bound, summary))),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
         "claims": claims_section(checks, len(summary)),
         "instruments": instruments_section(instruments, damaged),
@@ -178,11 +179,6 @@ def answers(results: Results, compared: list, facts: tuple[str, ...], cells: Pat
         "unstable": unstable_lines(results),
         "growing": growth_lines(results, cells),
     }
-
-
-def recording(matrix: Matrix) -> frozenset[str]:
-    """The variants that write their run's trace."""
-    return frozenset(name for name, given in matrix.variants.items() if given.get("record"))
 
 
 def releases_of(matrix: Matrix) -> dict[str, str]:

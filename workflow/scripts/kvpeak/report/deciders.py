@@ -4,7 +4,7 @@ import math
 from pathlib import Path
 
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair
-from kvpeak.analysis.lead import loading, spell_name
+from kvpeak.analysis.lead import beside_runs, spell_name
 from kvpeak.analysis.plateaus import Growth, growth_of, spell_growth
 from kvpeak.analysis.pooled import PEAK, Effect, SmallEffect, small_effects
 from kvpeak.analysis.results import Results, repeats, spell_outputs
@@ -45,13 +45,17 @@ def comparison_line(comparison: Comparison, effects: list[Effect], mark: bool = 
             more := differences(pair.before, pair.after, rules=False)
         ):
             parts.append(f"they differ: {more}")
-        parts += loading(pair)
+        parts += beside_runs(pair)
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     parts += [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
     parts += spell_single_speeds(comparison, effects)
     complete = [pair for pair in comparison.pairs if pair.complete]
-    if mark and (flagged := sum(bool(pair.flags) for pair in complete)):
-        parts.append(f"{flagged} of {len(complete)} pairs flagged")
+    live = [pair for pair in complete if pair.live]
+    counted = live or complete
+    if mark and (flagged := sum(bool(pair.flags) for pair in counted)):
+        parts.append(f"{flagged} of {len(counted)} pairs flagged")
+    if more := len(complete) - len(counted):
+        parts.append(f"{more} replayed pairs not counted")
     text = escape("; ".join(parts) or "no pair of cells was measured to the end")
     title = heading(comparison)
     return Markdown(f"{link(title, f'details.md#{title}')}: {text}.")
@@ -184,7 +188,7 @@ def unstable_lines(results: Results) -> list[Markdown]:
     worst = max(rows, key=lambda row: row.get("outputs") or 0)
     names = ", ".join(spell_name(axis, worst[axis]) for axis in AXES)
     alike = sum((row.get("outputs") or 0) == (worst.get("outputs") or 0) for row in rows)
-    which = "The worst" if alike == 1 else f"One of the {alike} worst"
+    which = "Most answers" if alike == 1 else f"Most answers, as {alike - 1} more"
     count = f"{len(rows)} of {len(results.summary)} cells do" if len(rows) > 1 else "One cell does"
     return [
         escape(

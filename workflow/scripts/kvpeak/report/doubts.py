@@ -4,7 +4,7 @@ from kvpeak.analysis.comparisons import PRACTICAL
 from kvpeak.analysis.headline import MISSED_MIB, is_lower_bound
 from kvpeak.analysis.results import repeats
 from kvpeak.analysis.setting import is_stock
-from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
+from kvpeak.analysis.statistics import FAR, MIN_OUTLIER_GROUP
 from kvpeak.base.axes import AXES
 from kvpeak.base.fields import split_texts
 from kvpeak.report.markdown import Markdown, code, escape, number
@@ -13,6 +13,7 @@ DAMAGED_SHOWN = 12
 NEVER = "not applicable"  # a reason why nothing could be measured anywhere
 MOST_REASONS = 3  # for cells that do not run here, which finding.md names
 NARROW = ("commit", "model", "prompt")  # axes of which one name says nothing of others
+FREE_SHOWN = 6  # cells without a flag, where most have one
 FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
 RANDOM_SHOWN = 6  # models; more are only counted
 MOST_FLAGGED = (
@@ -125,8 +126,8 @@ def _of_the_machine(found: dict) -> list[Markdown]:
         kinds = ", ".join(entry["kind"] for entry in found["flagged"]["kinds"])
         count = f"{number(found['flagged']['cells'])} of {number(len(found['summary']))}"
         lines.append(
-            f"The machine was not quiet: {count} cells carry a flag ({escape(kinds)}). Their "
-            "speeds may be those of a busy machine."
+            f"The machine was not quiet: {count} cells carry a flag ({escape(kinds)}"
+            f"{_without_flag(found['summary'])}). Their speeds may be those of a busy machine."
         )
     if len(machines) == 1:
         day = ", on one day" if period and period["first"] == period["last"] else ""
@@ -136,6 +137,13 @@ def _of_the_machine(found: dict) -> list[Markdown]:
         names = "; ".join(map(escape, machines))
         lines.append(f"The tables hold results of {len(machines)} machines: {names}.")
     return [Markdown(line) for line in lines]
+
+
+def _without_flag(summary: list[dict]) -> str:
+    """Which cells carry no flag, as far as they are few."""
+    free = [row for row in summary if not row["flags"]]
+    names = ", ".join(code(cell_path(row)) for row in free)
+    return f"; none: {names}" if 0 < len(free) <= FREE_SHOWN else ""
 
 
 def _units(found: dict) -> tuple[str, str]:
@@ -155,7 +163,7 @@ def _of_the_setting(found: dict) -> list[Markdown]:
     live_mlx = [row for row in found["summary"] if (row["versions"] or "").startswith("mlx ")]
     if live_mlx and not any(map(is_stock, live_mlx)):
         lines.append(
-            "No cell ran as mlx-lm runs (its loop, its cache, MLX's own limit): what was measured "
+            "No cell ran as mlx-lm runs (its loop, its cache, MLX's own cap): what was measured "
             "is a laboratory setting."
         )
     if text := random_weights(found["models"]):
@@ -191,15 +199,13 @@ def not_measured(found: dict) -> str:
         f"any {axis} but {found['single'][axis]}" for axis in NARROW if axis in found["single"]
     ]
     missing = [each for each in found["not_here"] if not each["reason"].startswith(NEVER)]
-    never = sum(each["cells"] for each in found["not_here"] if each not in missing)
-    planned = number(found["planned"] - never)
     cells = [
-        f"{number(entry['cells'])} of {planned} planned cells ({entry['reason']})"
+        f"{number(entry['cells'])} of {number(found['planned'])} planned cells ({entry['reason']})"
         for entry in missing[:MOST_REASONS]
     ]
     machines = ["other machines"] if len(found["machines"]) == 1 else []
     text = "; ".join([*machines, *names, *cells])
-    return f"{text[0].upper()}{text[1:]}." if text else ""
+    return f"With this matrix: {text}." if text else ""
 
 
 def random_weights(models: list[dict]) -> str:
@@ -267,7 +273,9 @@ def _of_single_runs(found: dict) -> list[Markdown]:
         shown += f"\n  - and {number(rest)} more" if rest > 0 else ""
         lines.append(
             f"{number(len(far))} of {number(len(summary))} cells have a run whose speed is far "
-            f"from that of the cell's other runs; it counts all the same:{shown}"
+            "from that of the cell's other runs (Grubbs' test, from "
+            f"{MIN_OUTLIER_GROUP} runs on, and more than {number(100 * FAR)} % off their median); "
+            f"it counts all the same:{shown}"
         )
     if len(found["harness"]) > 1:
         lines.append(

@@ -12,11 +12,11 @@ from kvpeak.base.columns import SPEEDS
 from kvpeak.report.pairs import (
     cache_of,
     grouped,
-    in_loading,
     label,
     largest,
     largest_panels,
     most_changed,
+    not_in_runs,
     one_process,
     panel,
     replayed,
@@ -214,7 +214,7 @@ def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
         about=comparison.slug,
         title="Where the bytes are at the peak",
         alt=f"Parts of the peak, {where}. Kept free buffers: {spoken}.",
-        caption=f"The peak of each cell ({where}).{in_loading(largest(near))} Live and kept bytes "
+        caption=f"The peak of each cell ({where}).{not_in_runs(largest(near))} Live and kept bytes "
         "need not peak together: live is at most, kept at least that much."
         + one_process(largest(near))
         + sampled([pair]),

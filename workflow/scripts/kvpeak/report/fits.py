@@ -8,9 +8,9 @@ from kvpeak.report.markdown import Markdown, code, number
 from kvpeak.report.tables import SHOWN
 
 
-def fits_section(rows: list[dict]) -> dict | None:
+def fits_section(rows: list[dict], sampled: bool = False) -> dict | None:
     """Rows of FITS: one sentence, a row for each series with a column for each memory, and why
-    others have none. None where nothing was measured.
+    others have none. None where nothing was measured. `sampled`: the peaks are lower bounds.
     """
     if not rows:
         return None
@@ -23,7 +23,8 @@ def fits_section(rows: list[dict]) -> dict | None:
             names = tuple(row[axis] for axis in OTHER_AXES)
             predicted.setdefault(names, []).append(row)
     return {
-        "sentence": sentence(rows),
+        "sentence": sentence(rows, sampled),
+        "sampled": sampled,
         "table": _table(list(predicted.values())[:SHOWN]),
         "left_out": len(predicted) - len(list(predicted)[:SHOWN]),
         "reasons": [{"reason": reason, "cells": count} for reason, count in reasons.items()],

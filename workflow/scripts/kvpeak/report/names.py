@@ -1,17 +1,17 @@
 """What the names that a finding uses stand for."""
 
-from kvpeak.analysis.setting import prefill_of
+from kvpeak.analysis.setting import prefill_of, spell_penalty
 from kvpeak.base.kv_caches import words_of
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown
 
 OWN_LOOP = "this project's loop"  # which never clears the pool
-REUSED = "a free buffer is reused if it is at most so many times as large as the request"
+REUSED = "a free buffer is reused if its size class is at most so many times the request's"
 
 
-def names_line(summary: list[dict], recording: frozenset[str] = frozenset()) -> Markdown:
+def names_line(summary: list[dict]) -> Markdown:
     """What the variants of MLX, the KV caches and the caps on reuse are, by the names that the
-    finding uses; what all the variants share is said once. `recording`: variants that record.
+    finding uses; what all the variants share is said once.
     """
     told = {}
     rules = any(row.get("pool_rule") for row in summary)
@@ -22,8 +22,9 @@ def names_line(summary: list[dict], recording: frozenset[str] = frozenset()) -> 
                 prefill_of(row),
                 "naive attention" * (row["attention"] == "naive"),
                 row["env"],
+                spell_penalty(row),
                 _pool_of(row) * rules,
-                "the run recorded, which takes memory of its own" * (row["variant"] in recording),
+                "the run recorded, which takes memory of its own" * bool(row.get("recorded")),
             ]
     columns = zip(*told.values(), strict=True)
     shared = [words[0] for words in columns if words[0] and len(set(words)) == 1]

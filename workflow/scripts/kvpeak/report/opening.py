@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import replace
-from math import comb
 
 from kvpeak.analysis.alternatives import (
     AXIS_WORDS,
@@ -15,7 +14,7 @@ from kvpeak.analysis.alternatives import (
     lowest,
 )
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, compare
-from kvpeak.analysis.headline import counter_of, is_lower_bound, reached_in_loading
+from kvpeak.analysis.headline import counter_of, is_lower_bound, outside_runs
 from kvpeak.analysis.lead import (
     Lead,
     caution,
@@ -29,7 +28,7 @@ from kvpeak.analysis.lead import (
 )
 from kvpeak.analysis.pooled import PEAK, Effect
 from kvpeak.analysis.results import Results
-from kvpeak.analysis.setting import is_stock
+from kvpeak.analysis.setting import is_stock, spell_penalty
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.analysis.workloads import spell_length, spell_prompt
 from kvpeak.base.columns import SPEEDS
@@ -37,6 +36,7 @@ from kvpeak.base.numbers import percent
 
 NEARLY = 0.95  # of the peak: loading alone nearly reaches it
 MOST = "What changes it most, in MiB?"
+MOST_NEARLY = 3  # changes as large as the largest that are named
 KEPT = 0.05  # a share of the peak that the title names
 FASTER_OF = {"ttft_ms": {Verdict.FASTER: "shorter", Verdict.SLOWER: "longer"}}  # of a time
 ESTABLISHED = (Verdict.SAME, Verdict.FASTER, Verdict.SLOWER)
@@ -85,24 +85,37 @@ def opening(
 
 
 def _nearly(most: Change, clear: list[Change]) -> str:
-    """The largest changes of other axes that are as large, up to what counts as a difference."""
+    """The largest changes between other names that are as large, up to what counts as a difference,
+    and that larger ones are replayed.
+    """
     least = (1 - PRACTICAL) * abs(most.pair.peak_change_mib)
+    alike = [each for each in clear if each.pair.live == most.pair.live]
     others = {
-        each.axis: each
-        for each in sorted(clear, key=lambda each: order(each.pair))
-        if each.pair.live == most.pair.live and abs(each.pair.peak_change_mib) >= least
+        _of_names(each): each
+        for each in sorted(alike, key=lambda each: order(each.pair))
+        if abs(each.pair.peak_change_mib) >= least
     }
-    others.pop(most.axis)
+    others.pop(_of_names(most))
     named = []
-    for axis, each in reversed(others.items()):
-        before, after = each.pair.before, each.pair.after
+    for each in list(reversed(others.values()))[:MOST_NEARLY]:
+        axis, before, after = each.axis, each.pair.before, each.pair.after
         named.append(
             f"{AXIS_WORDS[axis]}, {spell_name(axis, before[axis])} → "
             f"{spell_name(axis, after[axis])} "
             f"({before['peak_mib']:,.0f} → {after['peak_mib']:,.0f})"
         )
+    more = len(others) - len(named)
+    named += [f"{more} more"] * bool(more)
     within = percent(PRACTICAL, 0, sign=False)
-    return f" As large within {within}: {'; '.join(named)}." if named else ""
+    text = f" Changes of as many MiB, within {within}: {'; '.join(named)}." if named else ""
+    replayed = [each for each in clear if not each.pair.live and most.pair.live]
+    larger = any(abs(e.pair.peak_change_mib) > abs(most.pair.peak_change_mib) for e in replayed)
+    return text + " Replayed cells, which are predictions, change more." * larger
+
+
+def _of_names(change: Change) -> tuple[str, frozenset[str]]:
+    """The axis and the two names, whichever comes first."""
+    return change.axis, frozenset((change.comparison.before, change.comparison.after))
 
 
 def _title(found: Lead, most: Change | None) -> str:
@@ -160,7 +173,7 @@ def _sureness(change: Change | None) -> list[str]:
         many = f"{counts[0]}" if len(set(counts)) == 1 else f"{counts[0]} and {counts[1]}"
         first = (
             f"The two peaks of the largest change are medians of {many} processes a side, whose "
-            f"ranges lie apart (by chance 1 in {comb(sum(counts), counts[0]) / 2:,.0f})."
+            "ranges lie apart."
         )
     flags = [f"The pair carries flags ({_kinds(pair)})."] if pair.flags else []
     return [first, *caution(pair), *flags]
@@ -187,10 +200,10 @@ def _stock_title(row: dict, results: Results) -> str:
     commits = {each["commit"] for each in results.summary.values() if is_stock(each)}
     as_it_runs = "as mlx-lm runs it" + f" ({row['commit']})" * (len(commits) > 1)
     least, bound = ("at least ", " (sampled)") if is_lower_bound(row) else ("", "")
-    if reached_in_loading(row):
+    if when := outside_runs(row):
         return (
-            f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{of_what(row)}{bound} while "
-            f"loading, and {row['sampled_run_mib']:,.0f} on {spell_length(row)} {as_it_runs}"
+            f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{of_what(row)}{bound} {when}, "
+            f"and {row['sampled_run_mib']:,.0f} on {spell_length(row)} {as_it_runs}"
         )
     kept = row["parts"] and row["parts"][2]
     share = kept and kept / row["peak_mib"]
@@ -210,6 +223,7 @@ def _takes(row: dict) -> str:
         else ""
     )
     as_it_runs = "As mlx-lm runs it" if is_stock(row) else "In a setting of this project"
+    as_it_runs += f", with {penalty}" if (penalty := spell_penalty(row)) else ""
     names = [row["commit"], row["variant"]]
     if not is_stock(row):
         names += [f"the {row['kv_cache']} cache", spell_name("cap", row["cap"])]
@@ -217,10 +231,9 @@ def _takes(row: dict) -> str:
         f"{as_it_runs} ({', '.join(names)}), {row['model']} peaks at "
         f"{spell_peak(row)}{of_what(row)}{spread} on {spell_prompt(row)}"
     )
-    if reached_in_loading(row):
+    if when := outside_runs(row):
         first += (
-            ", reached while loading; the largest sample of the runs is "
-            f"{row['sampled_run_mib']:,.0f} MiB"
+            f", reached {when}; the largest sample of the runs is {row['sampled_run_mib']:,.0f} MiB"
         )
     elif (load := row.get("sampled_load_mib")) and load > NEARLY * row["peak_mib"]:
         first += f" (loading alone reaches {load:,.0f})"
@@ -246,7 +259,7 @@ def _takes(row: dict) -> str:
 def _whole(row: dict) -> str:
     """What the parts of a cell's peak add up to, in words."""
     whole = f"{sum(row['parts']):,.0f}"
-    if reached_in_loading(row):
+    if outside_runs(row):
         return f"Of the {whole} MiB while running"
     if row["rounds"] == 1 and whole == f"{row['peak_mib']:,.0f}":
         return "Of it"

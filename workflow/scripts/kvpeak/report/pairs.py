@@ -1,7 +1,7 @@
 """Pairs of cells in figures: which of many are shown, what they share, and how each is spelled."""
 
 from kvpeak.analysis.comparisons import Comparison, Pair, has_peak
-from kvpeak.analysis.headline import is_lower_bound, reached_in_loading
+from kvpeak.analysis.headline import is_lower_bound, outside_runs
 from kvpeak.analysis.lead import spell_name
 from kvpeak.base.columns import SPEEDS
 from kvpeak.report.style import MOST_PANELS, MOST_ROWS, MOST_SPOKEN
@@ -109,11 +109,11 @@ def most_changed(shown: int, of: int, what: str) -> str:
     return f" Shown are those {shown:,} of {of:,} {what} that change most." if shown < of else ""
 
 
-def in_loading(pairs: list[Pair]) -> str:
-    """That a bar is not of the peak, where that was reached in loading."""
-    sides = [side for pair in pairs for side in (pair.before, pair.after)]
-    peaks = [f"{side['peak_mib']:,.0f}" for side in sides if side and reached_in_loading(side)]
-    more = f" Of a cell that takes more while loading ({' and '.join(peaks)} MiB)"
+def not_in_runs(pairs: list[Pair]) -> str:
+    """That a bar is not of the peak, where that was reached outside the runs."""
+    sides = [side for pair in pairs for side in (pair.before, pair.after) if side]
+    peaks = [f"{s['peak_mib']:,.0f} MiB {when}" for s in sides if (when := outside_runs(s))]
+    more = f" Of a cell that takes more outside its runs ({', '.join(dict.fromkeys(peaks))})"
     return f"{more} it is that of the runs." if peaks else ""
 
 

@@ -116,6 +116,7 @@ def models(records: list[dict]) -> list[dict]:
                 "weights": entry["weights"],
                 "source": model_source(entry),
                 "widened": "",
+                "quantized": quantized(entry),
                 "dtypes": {},
                 "generate": record["request"]["protocol"]["generate"],
                 "sha256": record["inputs"]["model_sha256"],
@@ -134,7 +135,7 @@ def alike(models: list[dict]) -> list[list[dict]]:
         return [[model] for model in models]
     found: dict[tuple, list[dict]] = {}
     for model in models:
-        said = model["weights"], model["dtypes"], model["generate"]
+        said = model["weights"], model["quantized"], model["dtypes"], model["generate"]
         found.setdefault(said, []).append(model)
     return list(found.values())
 
@@ -156,6 +157,14 @@ def widened(entry: dict, dtype: str) -> str:
     if entry["weights"] != "real" or not file.endswith(".gguf") or entry.get("quantize"):
         return ""
     return f"for MLX the weights of {Path(file).name} were expanded to {dtype}"
+
+
+def quantized(entry: dict) -> str:
+    """How a model's weights were quantised, in words; '' where they were not."""
+    how = entry.get("quantize")
+    if not isinstance(how, dict):
+        return "quantised as stored" if how else ""
+    return f"quantised to {how.get('bits')} bits"
 
 
 def prompts(records: list[dict]) -> list[dict]:

@@ -1,7 +1,7 @@
 """The table of the first screen: where the bytes are at the peak."""
 
 from kvpeak.analysis.comparisons import Comparison, has_peak
-from kvpeak.analysis.headline import is_lower_bound, reached_in_loading
+from kvpeak.analysis.headline import is_lower_bound, outside_runs
 from kvpeak.analysis.lead import lead, spell_name
 from kvpeak.analysis.parts import PARTS
 from kvpeak.analysis.results import Results
@@ -49,8 +49,8 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
         )
     if any(map(is_lower_bound, rows)):
         notes.append("≥: sampled, a lower bound.")
-    if any(map(reached_in_loading, rows)):
-        notes.append("The parts of a peak that was reached in loading are those of the runs.")
+    if any(map(outside_runs, rows)):
+        notes.append("The parts of a peak that was reached outside the runs are those of the runs.")
     if not all(row["parts"] for row in rows):
         notes.append("–: under the rule of this pool the parts are not known.")
     return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
@@ -73,6 +73,6 @@ def _label(row: dict, shared: list[str]) -> str:
         told.append("as mlx-lm runs")
     else:
         told += [spell_name(axis, row[axis]) for axis in setting if axis not in shared]
-    if reached_in_loading(row):
-        told.append(f"running (loading: {row['peak_mib']:,.0f})")
+    if when := outside_runs(row):
+        told.append(f"running ({row['peak_mib']:,.0f} {when})")
     return ", ".join(told) or row["model"]

@@ -170,8 +170,8 @@ def workloads_figure(results: Results) -> Figure | None:
         title="What is held after each turn or request",
         alt=f"What is held against turns: {spoken}.",
         caption=(
-            "A line that keeps rising over the later half is a leak; one that rises and then "
-            "stands "
+            "A line that keeps rising over the later half, by more than "
+            f"{number(MARGIN_KIB, 0)} KiB a request, may be a leak; one that rises and then stands "
             "is a pool that has filled up. A session keeps its cache, which grows with the text."
         ),
         svg=svg(figure),

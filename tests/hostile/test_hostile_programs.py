@@ -532,6 +532,16 @@ def test_a_program_that_was_changed_after_its_build_is_not_started(command):
     assert "is not the program that was built" in done.stderr
 
 
+def test_nobody_else_can_hold_the_lock_of_a_mirror(project, repository):
+    """Who may read a file may hold it."""
+    mirrors = project.folder / ".kvpeak/mirrors"
+    assert build(project, repository).returncode == 0
+    (lock,) = mirrors.glob("*.lock")
+    lock.chmod(0o644)  # as an earlier version made it
+    assert build(project, repository).returncode == 0
+    assert lock.stat().st_mode & 0o777 == 0o600
+
+
 def test_signals_that_a_program_ignores_end_it_all_the_same(command):
     cell = command("trap '' TERM INT HUP; while :; do sleep 1; done")
     limits = {"timeout_s": 0.5, "grace_s": 0.1}

@@ -33,6 +33,7 @@ def build(commit: str, resolution: Resolution) -> Path:
     venv, lock = python.parents[1], python.parents[2] / "requirements.txt"
     shutil.rmtree(venv.parent, ignore_errors=True)
     write_text(lock, resolution.lock)
+    venv.parent.chmod(0o700)  # everybody may hold the lock that uv makes in it
     _run(commit, [*UV, "venv", "--quiet", "--python", sys.executable, str(venv)])
     # what comes from a git revision has no hash; its commit is in the lock
     hashes = [] if " @ git+" in resolution.lock else ["--require-hashes"]

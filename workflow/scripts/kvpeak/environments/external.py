@@ -11,6 +11,7 @@ starts again from nothing.
 
 import fcntl
 import hashlib
+import os
 import re
 import shutil
 from pathlib import Path
@@ -20,6 +21,7 @@ from kvpeak.base.files import sha256_of
 from kvpeak.base.layout import LOCAL, engine_source
 from kvpeak.system.git import ANSWER_S, TRANSFER_S, GitError, git, git_or_nothing
 from kvpeak.system.host import missing_programs
+from kvpeak.system.lock import open_lock
 from kvpeak.system.programs import last_line, run_program
 
 LOCK_FILES = ("Cargo.lock", "uv.lock", "poetry.lock", "package-lock.json", "go.sum", "flake.lock")
@@ -104,7 +106,7 @@ class Build:
         """The repository's mirror, made or brought up to date as needed; commits share it."""
         mirror = mirror_of(self.entry["repository"])
         mirror.parent.mkdir(parents=True, exist_ok=True)
-        with mirror.with_suffix(".lock").open("w") as lock:
+        with os.fdopen(open_lock(mirror.with_suffix(".lock")), "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not (mirror / "HEAD").exists():
                 self._clone(mirror)

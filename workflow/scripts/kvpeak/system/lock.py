@@ -46,7 +46,7 @@ def hold_project(file: Path) -> None:
     it now.
     """
     file.parent.mkdir(exist_ok=True)
-    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    descriptor = open_lock(file)
     if not _try(descriptor, fcntl.LOCK_EX):
         raise UserError(
             f"another run of this project is under way ({_holder(descriptor)}); wait for it, or "
@@ -54,6 +54,14 @@ def hold_project(file: Path) -> None:
         )
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}".encode(), 0)
+
+
+def open_lock(file: Path) -> int:
+    """A descriptor of a lock's file, which nobody else may open: a lock needs only to be read."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(file, flags, 0o600)
+    os.fchmod(descriptor, 0o600)
+    return descriptor
 
 
 def lock_file(gpu: int | None = None) -> Path:
@@ -85,8 +93,7 @@ def _locked(files: list[Path], mode: int, cell: str, say, check) -> Iterator[int
 
 def _open(file: Path, opened: contextlib.ExitStack) -> int:
     """A descriptor of a lock's file, which is closed with `opened`."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = os.open(file, flags, 0o600)
+    descriptor = open_lock(file)
     opened.callback(os.close, descriptor)
     return descriptor
 

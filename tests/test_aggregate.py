@@ -46,7 +46,8 @@ def cells(tmp_path, monkeypatch):
             writer = csv.DictWriter(file, RUNS.names, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        (folder / "cell.json").write_text(json.dumps(RECORD | record))
+        cell = dict(zip(AXES, names, strict=True)) | {"round": number}
+        (folder / "cell.json").write_text(json.dumps(RECORD | {"cell": cell} | record))
         return folder
 
     return write

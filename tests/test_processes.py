@@ -9,7 +9,7 @@ import pytest
 from cells import CONFIG
 
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, prefill_flops
-from kvpeak.analysis.processes import read_process
+from kvpeak.analysis.processes import read_config, read_process
 from kvpeak.base.columns import MEMORY, RUNS
 from kvpeak.base.errors import UserError
 
@@ -18,14 +18,16 @@ KV_BYTES = 2 * 2 * 2 * 8 * 4  # keys and values · layers · heads · their size
 
 
 @pytest.fixture
-def process(tmp_path):
+def process(tmp_path, monkeypatch):
     """A function that writes a process, changed at paths of its record, and reads it."""
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model/config.json").write_text(json.dumps(CONFIG))
+    monkeypatch.chdir(tmp_path)
+    read_config.cache_clear()  # the same relative folder is another test's
+    (tmp_path / "models/tiny").mkdir(parents=True)
+    (tmp_path / "models/tiny/config.json").write_text(json.dumps(CONFIG))
 
     def process(*runs: dict, **changes):
         record = copy.deepcopy(RECORD)
-        record["request"]["model"]["folder"] = str(tmp_path / "model")
+        record["request"]["model"]["folder"] = "models/tiny"
         for path, value in changes.items():
             *parents, key = path.split("__")
             inner = record
@@ -56,8 +58,14 @@ def test_speeds_are_the_means_of_the_recorded_runs_that_have_one(process):
 
 
 def test_a_speed_that_is_no_number_names_its_column(process, tmp_path):
-    with pytest.raises(UserError, match=f"^{tmp_path}/runs.csv: ttft_ms: could not convert"):
+    with pytest.raises(UserError, match=f"^{tmp_path}/runs.csv: line 2: ttft_ms: soon: expected"):
         process({"ttft_ms": "soon"})
+
+
+@pytest.mark.parametrize("text", ["many", "nan", "1e30", "1_000"])
+def test_joules_that_are_no_number_name_their_column(process, text):
+    with pytest.raises(UserError, match=f"line 2: prefill_j: {text}: expected a number"):
+        process({"prefill_j": text, "prompt_tokens": 4})
 
 
 def test_answers_are_counted_once_each(process):
@@ -80,7 +88,6 @@ def test_joules_are_for_each_token_of_the_runs_that_counted_them(process):
     for generated in (0, 1):
         alone = process({"decode_j": 10, "generated_tokens": generated, "prompt_tokens": 4})
         assert (alone["decode_j_per_token"], alone["prefill_j_per_token"]) == (None, None)
-    assert process({"prefill_j": "many", "prompt_tokens": 4})["prefill_j_per_token"] is None
     single = process({"decode_j": 10, "generated_tokens": 2, "prompt_tokens": 4})
     assert single["decode_j_per_token"] == 10
     for clock in ({"decode_s": 2}, {"decode_tok_s": 4}):  # half of it says no steps

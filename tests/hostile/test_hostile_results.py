@@ -22,6 +22,7 @@ from stranger import EVIL, hidden
 
 from kvpeak.analysis.aggregate import gather, read_plan
 from kvpeak.analysis.results import read_table
+from kvpeak.base.columns import RUNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
@@ -311,6 +312,7 @@ CONTENTS = {
     "a link to a file elsewhere": (lambda path: path.symlink_to("/etc/hostname"), "leads out of"),
     "a link to a folder elsewhere": (lambda path: path.symlink_to("/"), "leads out of"),
     "a link to a device": (lambda path: path.symlink_to("/dev/zero"), "leads out of"),
+    "a link to a folder inside": (lambda path: path.symlink_to(".."), "a link to a folder"),
     "a link that goes up": (lambda path: path.symlink_to("../../.."), "leads out of"),
     "a circle": (lambda path: path.symlink_to(path.name), "a link to nothing"),
     "a link to what is not there": (lambda path: path.symlink_to("new"), "a link to nothing"),
@@ -325,7 +327,6 @@ def test_what_is_no_file_and_no_folder_is_refused_in_one_line(tmp_path, case):
     root = tmp_path / "results"
     (root / "a/r1").mkdir(parents=True)
     (root / "a/file").write_text("x")
-    (root / "linked").symlink_to("a/r1")
     (root / "a/linked").symlink_to(root / "a/file")
     check_contents(root)
     put(root / "a/r1/\x1b]0;owned")
@@ -372,6 +373,7 @@ DAMAGE = {
     "events that are numbers": lambda said: said.update(events=[1, 2]),
     "a peak that is a word": lambda said: said["memory"].update(peak_footprint_mib="large"),
     "no request": lambda said: said.pop("request"),
+    "the names of another cell": lambda said: said["cell"].update(kv_cache="other"),
     "versions that are a list": lambda said: said["engine"].update(versions=["mlx"]),
 }
 HARMLESS = ("a lone surrogate", "no request")  # text that is spelled, and what is optional
@@ -393,6 +395,61 @@ def test_a_bad_record_costs_its_own_row_and_is_named(home, case, monkeypatch):
     assert tables["summary.csv"].count("unreadable,") == len(problems)
     for line in problems:
         assert line.isprintable()
+
+
+FIELDS = ("nan", "inf", "1e30", "1_000", "１２", "x", "-5", " 5", "0x1")
+
+
+@pytest.mark.parametrize("column", RUNS.numbers)
+def test_a_field_that_is_no_number_costs_its_own_cell(home, column, monkeypatch):
+    """Each of them in its place, in one cell after the other."""
+    monkeypatch.chdir(home.project.folder)
+    table = home.cells()[0] / "runs.csv"
+    with table.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    optional = column in ("prefill_j", "decode_j", "temperature_c")
+    for field in FIELDS:
+        rows[-1] |= {column: field}
+        with table.open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+        tables, _, problems = gather(read_plan(PLAN))
+        if field == "-5" and optional:
+            assert problems == [] and ",-5," in tables["runs.csv"]
+            continue
+        (line,) = problems
+        assert f"runs.csv: line {len(rows) + 1}: {column}: {field.strip()}: expected" in line
+        assert tables["summary.csv"].count("unreadable,") == 1
+        write_text(Path("results/runs.csv"), tables["runs.csv"])
+        read_table("results/runs.csv", RUNS)
+
+
+@pytest.mark.parametrize("how", ["rows", "a copy", "a link"])
+def test_records_that_name_another_cell_give_it_nothing(home, how, monkeypatch):
+    """Neither runs, nor a row that is the other cell's."""
+    monkeypatch.chdir(home.project.folder)
+    first, second, *_ = home.cells()
+    if how == "rows":
+        names = first.parts[-7:]
+        rows = (second / "runs.csv").read_text()
+        theirs = ",".join((*names[:-1], names[-1].removeprefix("r")))
+        own = ",".join((*second.parts[-7:-1], "1"))
+        assert own in rows
+        (second / "runs.csv").write_text(rows.replace(own, theirs))
+    else:
+        shutil.rmtree(second)
+        shutil.copytree(first, second) if how == "a copy" else second.symlink_to(first)
+    if how == "a link":
+        with pytest.raises(UserError, match="a link is in this path"):
+            read_plan(PLAN)
+        assert "a link to a folder; expected the folder itself" in home.snakemake(code=1)
+        return
+    before = gather([row for row in read_plan(PLAN) if not str(second).endswith(row["path"])])[0]
+    tables, _, problems = gather(read_plan(PLAN))
+    (line,) = problems
+    assert str(second.relative_to(home.project.folder)) in line and "whose folder it is" in line
+    assert {*before["runs.csv"].splitlines()} == {*tables["runs.csv"].splitlines()}
 
 
 @pytest.mark.parametrize("name", ["cell.json", "runs.csv", "memory.csv"])

@@ -42,15 +42,16 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
     runs, turns, cells, problems = [], [], {}, []
     for row in rows:
         names = {axis: row[axis] for axis in AXES}
+        own = names | {"round": row["round"]}
         try:
-            found = read_process(Path(row["path"]))
+            found = read_process(Path(row["path"]), own)
         except UserError as error:
             problems.append(f"{error}; delete {row['path']} to measure the cell again")
             found = _unreadable(str(error)), []
         if found:
             runs += found[1]
-            process = names | {"round": row["round"]} | found[0]
-            turns += [each | names | {"round": row["round"]} for each in found[0]["turns"]]
+            process = own | found[0]
+            turns += [each | own for each in found[0]["turns"]]
             cells.setdefault(tuple(names.values()), []).append(process)
     processes = [spell_process(each) for some in cells.values() for each in some]
     summary = [

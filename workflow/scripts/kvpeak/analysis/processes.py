@@ -4,6 +4,7 @@ A record may come from a stranger or from an older version. What a finding canno
 checked here; a figure that is optional is empty where it cannot be worked out, and costs no row.
 """
 
+import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -34,6 +35,7 @@ HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "u
 RUN_PHASES = ("prefill-", "decode-")
 PHASES = ("sampled_load_mib", "sampled_run_mib", "sampled_end_mib")
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
+_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?", re.ASCII)
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
 
@@ -84,16 +86,25 @@ class Record:
         return value
 
 
-def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
+def read_process(
+    folder: Path, cell: dict[str, str] | None = None
+) -> tuple[dict, list[dict]] | None:
     """What one process's cell.json and runs.csv say, and its runs; None if it was not measured.
 
-    Raises UserError, one line, for files that are not what they should be.
+    Raises UserError, one line, for files that are not what they should be, or that are not those of
+    `cell`, its names and its round.
     """
     try:
         runs = read_csv(folder / "runs.csv", _NEEDED)
         record = Record(folder / "cell.json", read_object(folder / "cell.json"))
     except FileNotFoundError:
         return None
+    for line, run in enumerate(runs, 2):
+        _check_numbers(run, f"{folder / 'runs.csv'}: line {line}")
+    if cell:
+        _check_cell(record.items("cell"), cell, record.file)
+        for run in runs:
+            _check_cell(run, cell, folder / "runs.csv")
     recorded = [run for run in runs if run["warmup"].lower() != "true"]
     hashes = {run["tokens_sha256"] for run in recorded if run["tokens_sha256"]}
     found = {
@@ -102,7 +113,7 @@ def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
         "prompt_tokens": next((run["prompt_tokens"] for run in recorded), None),
         "generated_tokens": next((run["generated_tokens"] for run in recorded), None),
         **{name: record.number("memory", name) for name in PEAKS},
-        **{name: _mean_of(recorded, name, folder) for name in SPEEDS},
+        **{name: _mean_of(recorded, name) for name in SPEEDS},
         **{name: _joules_of(recorded, *columns) for name, columns in ENERGY.items()},
         "idle_w": record.number("energy", "idle_w"),
         "hashes": sorted(hashes),
@@ -115,6 +126,31 @@ def read_process(folder: Path) -> tuple[dict, list[dict]] | None:
     counter = counter_of(found)
     found |= sampled_by_phase(folder, counter)
     return found | {"peak_source": record.text("memory", f"peak_{counter}_source") or ""}, runs
+
+
+def _check_cell(names: dict, cell: dict[str, str], file: Path) -> None:
+    """Raise UserError if a record names another cell than the one in whose folder it lies."""
+    for name, expected in cell.items():
+        if (found := str(names.get(name))) != expected:
+            raise UserError(
+                f"{file}: {name}: {found[:80]}: expected {expected}, whose folder it is"
+            )
+
+
+def _check_numbers(run: dict, where: str) -> None:
+    """Raise UserError for the first number of a row that is none as kvpeak writes it; a negative
+    one becomes a number, because as text it would be a formula.
+    """
+    for name in RUNS.numbers:
+        text = run.get(name) or ""
+        if not text:
+            continue
+        if not _NUMBER.fullmatch(text) or abs(float(text)) > LARGEST:
+            raise UserError(f"{where}: {name}: {text[:80]}: expected a number")
+        if text.startswith("-"):
+            if name not in _OPTIONAL:
+                raise UserError(f"{where}: {name}: {text[:80]}: expected a number from 0")
+            run[name] = float(text)
 
 
 def sampled_by_phase(folder: Path, counter: str) -> dict[str, float | None]:
@@ -188,12 +224,9 @@ def said(record: Record) -> dict:
     }
 
 
-def _mean_of(runs: Iterable[dict], column: str, folder: Path) -> float | None:
+def _mean_of(runs: Iterable[dict], column: str) -> float | None:
     """The mean of the runs that have a value in the column."""
-    try:
-        values = [float(run[column]) for run in runs if run[column]]
-    except ValueError as error:
-        raise UserError(f"{folder / 'runs.csv'}: {column}: {error}") from None
+    values = [float(run[column]) for run in runs if run[column]]
     return fmean(values) if values else None
 
 

@@ -32,12 +32,7 @@ _NEEDED = {
     *("peak_footprint_mib", "peak_pool_mib", "peak_active_mib", "method", "accelerator"),
     *SPEEDS,
 }
-_NUMBERS = {
-    column.name
-    for table in (RUNS, PROCESSES, SUMMARY)
-    for column in table.columns
-    if column.unit or column.name in ("round", "run", "rounds", "runs", "outputs")
-} - {"cap_bytes"}
+_NUMBERS = {*RUNS.numbers, *PROCESSES.numbers, *SUMMARY.numbers} - {"cap_bytes"}
 
 CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES
 

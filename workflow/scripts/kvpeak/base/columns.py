@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kvpeak.base.axes import AXES
 
+_COUNTED = ("round", "run", "rounds", "runs", "outputs")  # numbers without a unit
 LOWER_BOUND = "lower bound"  # part of what the source of a peak says of itself if it was sampled
 
 
@@ -29,6 +30,11 @@ class Table:
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(column.name for column in self.columns)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The columns that hold numbers and nothing else."""
+        return tuple(each.name for each in self.columns if each.unit or each.name in _COUNTED)
 
 
 def columns(*described: tuple[str, str, str]) -> tuple[Column, ...]:

@@ -76,9 +76,18 @@ def inside(root: Path, name: str | Path) -> Path:
     return path
 
 
+def unlinked(root: Path, name: str | Path) -> Path:
+    """The path of `name` below `root`, no part of which is a link. Raises UserError: through a link
+    inside it one cell would be read and written in the place of another.
+    """
+    if inside(root, name) != root.resolve() / name:
+        raise UserError(f"{root / name}: a link is in this path; expected folders; remove the link")
+    return root / name
+
+
 def check_contents(root: Path) -> None:
     """Raise UserError, one line, for the first thing below `root` that is not a regular file, a
-    folder, or a link to one of these inside it.
+    folder, or a link to a file inside it.
 
     A folder that somebody handed over may hold a link through which is read or written elsewhere,
     and a pipe or a device on which a program would wait. `root` itself may be a link.
@@ -106,6 +115,8 @@ def _check_link(link: Path, root: Path, inner: Path) -> None:
         raise UserError(
             f"{link}: a link that leads out of {root}; remove it, or put what it leads to there"
         )
+    if target.is_dir():
+        raise UserError(f"{link}: a link to a folder; expected the folder itself; remove the link")
 
 
 def _write_through(file: Path, text: str | bytes) -> None:

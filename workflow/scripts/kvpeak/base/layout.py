@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvpeak.base.axes import AXES
-from kvpeak.base.files import inside
+from kvpeak.base.files import unlinked
 
 MATRIX = Path("config/matrix.yaml")
 EXPECTED = "expected.yaml"  # beside the matrix
@@ -40,11 +40,9 @@ FAILURE_FILE = "failure.txt"  # in the folder of a start that failed: the cause 
 
 def cell_folder(cells: Path, names: Mapping[str, str], number: int | str = 1) -> Path:
     """The folder below `cells` of a process whose names on the axes a table says. Raises UserError
-    if it leads out, by a name or a link.
+    if it leads out or to another's, by a name or a link.
     """
-    name = Path(*(names[axis] for axis in AXES), f"r{number}")
-    inside(cells, name)
-    return cells / name
+    return unlinked(cells, Path(*(names[axis] for axis in AXES), f"r{number}"))
 
 
 def model_folder(model: str, shapes: bool = False) -> Path:

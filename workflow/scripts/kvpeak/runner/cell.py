@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside, write_together
+from kvpeak.base.files import unlinked, write_together
 from kvpeak.base.layout import RUNS_FILE
 from kvpeak.base.made import FAILED
 from kvpeak.protocol.request import cell_path
@@ -50,8 +50,7 @@ def run_cell(
     """
     cell = cell_path(request)
     results = _results_folder(out, cell)
-    inside(results, Path("logs", cell))
-    logs = results / "logs" / cell
+    logs = unlinked(results, Path("logs", cell))
     attempt, result, stopped = None, None, False
     progress = Progress(cell, position)
     try:
@@ -118,11 +117,11 @@ def _measure(attempt: Attempt, result: Held, position: str | None) -> str:
 
 def _results_folder(out: Path, cell: str) -> Path:
     """The folder above cells/ of `out`. Raises UserError if `out` is not the cell's folder, or if a
-    link leads out of the results.
+    link is in its path.
     """
     parts = ("cells", *cell.split("/"))
     if out.parts[-len(parts) :] != parts:
         raise UserError(f"--out: {out}; expected a path that ends with {'/'.join(parts)}")
     results = out.parents[len(parts) - 1]
-    inside(results, Path(*parts))
+    unlinked(results, Path(*parts))
     return results

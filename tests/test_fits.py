@@ -334,7 +334,7 @@ def test_where_every_position_fits_the_sentence_says_so(folder):
     )
     without_a_law = dict(rows[0], kv_cache="rotating-64", machine=None, reason="two lengths")
     assert sentence([*rows, without_a_law]).endswith(
-        "tokens) (for 1 of 2 settings; nothing can be predicted for the others)."
+        "tokens) (1 of 2 settings; no prediction for the others)."
     )
 
 

@@ -269,9 +269,9 @@ def test_a_row_of_the_table_is_one_process_whose_parts_add_up(small):
     results = replace(small, summary={cell: row | {"parts": [100.0, 200.0, 300.0, 250.0]}})
     text = where_table(results, [])
     assert "| 850 | 100 | 200 | 300 | 250 |" in text
-    assert "A row is one process" in text
+    assert "A row is the process with the median peak" in text
     once = replace(small, summary={cell: row | {"parts": [900.0, 0.0, 0.0, 0.0], "rounds": 1}})
-    assert "A row is one process" not in where_table(once, [])
+    assert "A row is the process" not in where_table(once, [])
     takes = opening(results, [], leading([compare(small, "cap", "32MiB", "2x")]), {})["answers"]
     assert (
         "Of the 850 MiB of one process, the one with the median peak, 100 MiB are weights"
@@ -281,7 +281,7 @@ def test_a_row_of_the_table_is_one_process_whose_parts_add_up(small):
 
 def test_a_finding_on_two_machines_that_measured_all_of_its_plan_left_nothing_out():
     found = {"single": {}, "not_here": [], "planned": 4, "machines": ["a"]}
-    assert not_measured(found) == "With this matrix: other machines."
+    assert not_measured(found) == "Here: other machines."
     assert not_measured(found | {"machines": ["a", "b"]}) == ""
 
 

@@ -171,6 +171,11 @@ def as_mlx_lm_runs() -> None:
 
     for table in ("plan", "runs", "processes", "summary"):
         edited(table, change)
+    for folder in sorted(Path("results/cells").glob("*/*/*/*/*/*")):
+        names = [renamed.get(name, name) for name in folder.relative_to("results/cells").parts]
+        if (target := Path("results/cells", *names)) != folder:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(target)
 
     def unstable(rows):
         rows[1] |= {"tokens_sha256": "differs", "outputs": "3"}

@@ -134,7 +134,7 @@ def _unstable(group: Group, cells: list[CellName], results: Results) -> str:
     """Which of the cells gave other tokens from run to run, '' if none did."""
     rows = {cell: results.summary[cell] for cell in cells}
     return "; ".join(
-        f"{_name(group, cell) or 'the cell'} {spell_outputs(row)}"
+        f"{_name(group, cell) or 'the cell'} does not repeat: {spell_outputs(row)}"
         for cell, row in rows.items()
         if not repeats(row)
     )

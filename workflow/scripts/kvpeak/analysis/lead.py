@@ -87,8 +87,7 @@ def lead(comparison: Comparison) -> Lead:
 def beside_runs(pair: Pair) -> list[str]:
     """Of each of two peaks that it was reached in loading, or after the last run."""
     return [
-        f"the {row['peak_mib']:,.0f} MiB were reached {when}, the largest sample of the "
-        f"runs is {row['sampled_run_mib']:,.0f}"
+        f"{row['peak_mib']:,.0f} MiB {when}, the runs' largest sample {row['sampled_run_mib']:,.0f}"
         for row in (pair.before, pair.after)
         if (when := outside_runs(row))
     ]

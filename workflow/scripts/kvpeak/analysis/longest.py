@@ -107,9 +107,9 @@ def sentence(rows: list[dict], sampled: bool = False) -> str | None:
         fits = (
             f"{_spelled(most)} fit with {_named(most)}, and {_spelled(least)} with {_named(least)}"
         )
-    of = f" (for {len(own)} of {series} settings; nothing can be predicted for the others)"
+    of = f" ({len(own)} of {series} settings; no prediction for the others)"
     text = f"Predicted for a memory of {memory}, as here: {fits}{of * (series > len(own))}."
-    return text + " The fitted peaks were sampled: less may fit." * sampled
+    return text + " Fitted to sampled peaks: less may fit." * sampled
 
 
 def _named(row: dict) -> str:

@@ -316,7 +316,9 @@ def _packed(request: dict) -> bool:
     """Whether an engine reads a file's quantised weights as they are, which the shapes do not
     tell; MLX makes floats of them.
     """
-    return request["engine"] != "mlx" and str(request["model"].get("file")).endswith(".gguf")
+    return request.get("engine", "mlx") != "mlx" and str(request["model"].get("file")).endswith(
+        ".gguf"
+    )
 
 
 @cache

@@ -168,9 +168,9 @@ def repeats(row: dict) -> bool:
 
 
 def spell_outputs(row: dict) -> str:
-    """How often a cell that does not repeat gave another answer."""
+    """How many answers a cell gave that does not repeat."""
     count = f"{int(row['outputs'])} different answers" if row.get("outputs") else "other answers"
-    return f"does not repeat: {count} in {int(row['runs'])} runs"
+    return f"{count} in {int(row['runs'])} runs"
 
 
 def spell_generated(rows: Iterable[dict]) -> str:

@@ -56,22 +56,27 @@ def _chunk(row: dict) -> str:
     return "the prompt whole" if short else words
 
 
-def differences(before: dict, after: dict, rules: bool = True) -> str:
-    """In what two cells of different variants differ, in words, as far as their records say it;
-    without the pool's rules where `rules` is not set.
+def differences(before: dict, after: dict) -> str:
+    """In what two cells of different variants differ, in words, as far as their records say it.
 
     E.g. `mlx-lm's loop → this project's; the prompt 2,048 tokens at a time → the prompt whole`.
     """
-    kinds = (_loop, _chunk, _attention, _env, _penalty, _recorded, *([_rule] if rules else []))
+    kinds = (_loop, _chunk, _attention, _env, _penalty, _recorded, _rule)
     told = [tuple(map(of, (before, after))) for of in kinds]
     found = [f"{one} → {other}" for one, other in told if one and other and one != other]
-    # what is imported lies in the process, not on a GPU
+    return "; ".join(filter(None, [*found, imported(before, after)]))
+
+
+def imported(before: dict, after: dict) -> str:
+    """How much of the difference is what importing the loop takes, in words; '' if hardly any. What
+    is imported lies in the process, not on a GPU.
+    """
     on_gpu = any(row.get("peak_device_mib") is not None for row in (before, after))
     imports = [None if on_gpu else row.get("loop_mib") for row in (before, after)]
-    if None not in imports and abs(less := imports[1] - imports[0]) >= MIN_IMPORT_MIB:
-        way = "more" if less > 0 else "less"
-        found.append(f"of the process {abs(less):,.0f} MiB {way} are what importing the loop takes")
-    return "; ".join(found)
+    if None in imports or abs(less := imports[1] - imports[0]) < MIN_IMPORT_MIB:
+        return ""
+    way = "more" if less > 0 else "less"
+    return f"of the process {abs(less):,.0f} MiB {way} are what importing the loop takes"
 
 
 def packages_apart(before: dict, after: dict) -> str:

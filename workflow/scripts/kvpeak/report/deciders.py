@@ -8,7 +8,7 @@ from kvpeak.analysis.lead import beside_runs, spell_name
 from kvpeak.analysis.plateaus import Growth, growth_of, spell_growth
 from kvpeak.analysis.pooled import PEAK, Effect, SmallEffect, small_effects
 from kvpeak.analysis.results import Results, repeats, spell_outputs
-from kvpeak.analysis.setting import differences, is_stock
+from kvpeak.analysis.setting import imported, is_stock
 from kvpeak.analysis.variance import Shares, shares_of_variance
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
@@ -41,10 +41,7 @@ def comparison_line(comparison: Comparison, effects: list[Effect], mark: bool = 
         names = ", ".join(spell_name(*named) for named in pair.names.items() if named[0] in told)
         most = f"most: {pair.before['peak_mib']:,.0f} → {pair.after['peak_mib']:,.0f} MiB"
         parts.append(f"{most} ({names})" if names else most)
-        if comparison.axis == "variant" and (
-            more := differences(pair.before, pair.after, rules=False)
-        ):
-            parts.append(f"they differ: {more}")
+        parts += [imported(pair.before, pair.after)] if comparison.axis == "variant" else []
         parts += beside_runs(pair)
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     parts += [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
@@ -56,7 +53,7 @@ def comparison_line(comparison: Comparison, effects: list[Effect], mark: bool = 
         parts.append(f"{flagged} of {len(counted)} pairs flagged")
     if more := len(complete) - len(counted):
         parts.append(f"{more} replayed pairs not counted")
-    text = escape("; ".join(parts) or "no pair of cells was measured to the end")
+    text = escape("; ".join(filter(None, parts)) or "no pair of cells was measured to the end")
     title = heading(comparison)
     return Markdown(f"{link(title, f'details.md#{title}')}: {text}.")
 
@@ -188,12 +185,12 @@ def unstable_lines(results: Results) -> list[Markdown]:
     worst = max(rows, key=lambda row: row.get("outputs") or 0)
     names = ", ".join(spell_name(axis, worst[axis]) for axis in AXES)
     alike = sum((row.get("outputs") or 0) == (worst.get("outputs") or 0) for row in rows)
-    which = "Most answers" if alike == 1 else f"Most answers, as {alike - 1} more"
+    more = "" if alike == 1 else f" (and {alike - 1} more)"
     count = f"{len(rows)} of {len(results.summary)} cells do" if len(rows) > 1 else "One cell does"
     return [
         escape(
-            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. {which}, "
-            f"{names}, {spell_outputs(worst)}."
+            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. The most "
+            f"are of {names}{more}: {spell_outputs(worst)}."
         )
     ]
 

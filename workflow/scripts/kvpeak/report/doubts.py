@@ -205,7 +205,7 @@ def not_measured(found: dict) -> str:
     ]
     machines = ["other machines"] if len(found["machines"]) == 1 else []
     text = "; ".join([*machines, *names, *cells])
-    return f"With this matrix: {text}." if text else ""
+    return f"Here: {text}." if text else ""
 
 
 def random_weights(models: list[dict]) -> str:

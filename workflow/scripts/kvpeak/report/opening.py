@@ -222,8 +222,10 @@ def _takes(row: dict) -> str:
         if f"{low:,.0f}" != f"{high:,.0f}"
         else ""
     )
-    as_it_runs = "As mlx-lm runs it" if is_stock(row) else "In a setting of this project"
-    as_it_runs += f", with {penalty}" if (penalty := spell_penalty(row)) else ""
+    as_it_runs = "In a setting of this project"
+    if is_stock(row):
+        as_it_runs = "As mlx-lm runs it"
+        as_it_runs += f", with {penalty}" if (penalty := spell_penalty(row)) else ""
     names = [row["commit"], row["variant"]]
     if not is_stock(row):
         names += [f"the {row['kv_cache']} cache", spell_name("cap", row["cap"])]

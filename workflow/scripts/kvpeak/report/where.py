@@ -44,15 +44,15 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     notes = []
     if any(row["rounds"] > 1 for row in rows):
         notes.append(
-            "A row is one process, that with the median peak (of two in the middle the lower), so "
-            "that its parts add up."
+            "A row is the process with the median peak (of two the lower), so that its parts add "
+            "up."
         )
     if any(map(is_lower_bound, rows)):
         notes.append("≥: sampled, a lower bound.")
     if any(map(outside_runs, rows)):
-        notes.append("The parts of a peak that was reached outside the runs are those of the runs.")
+        notes.append("Of a peak outside the runs the parts are those of the runs.")
     if not all(row["parts"] for row in rows):
-        notes.append("–: under the rule of this pool the parts are not known.")
+        notes.append("–: not known under this pool's rule.")
     return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
 
 

@@ -304,7 +304,7 @@ def test_a_finding_says_what_its_names_are(small):
         [rows[0], rows[0] | {"kv_cache": "new"}]
     )
     more = {"recorded": "yes", "repeat_penalty": "1.1"}
-    assert "`naive`: this project's loop, naive attention, a repeat penalty of 1.1, the run" in (
+    assert "`naive`: this project's loop, naive attention, a repeat penalty of 1.1, recorded" in (
         names_line([row | more if row["variant"] == "naive" else row for row in rows])
     )
     ratios = [rows[0] | {"cap": cap, "pool_rule": f"candle,cap:{cap}"} for cap in ("2x", "4x")]

@@ -24,7 +24,7 @@ def names_line(summary: list[dict]) -> Markdown:
                 row["env"],
                 spell_penalty(row),
                 _pool_of(row) * rules,
-                "the run recorded, which takes memory of its own" * bool(row.get("recorded")),
+                "recorded, which takes memory" * bool(row.get("recorded")),
             ]
     columns = zip(*told.values(), strict=True)
     shared = [words[0] for words in columns if words[0] and len(set(words)) == 1]

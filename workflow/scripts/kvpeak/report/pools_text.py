@@ -47,8 +47,6 @@ def sentence(pools: list[Pool]) -> Markdown:
         f"{begin} {code(best.name)}: {best.peak:.2f} times the memory of MLX's own pool "
         f"{_over(best)}"
     )
-    if not known:
-        said += ", and how often it asks the system is not known here"
     if best.decode:
         said += f", at {_spelled(best.decode)} times its decode speed"
     if best.made is not None:

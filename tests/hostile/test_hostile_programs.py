@@ -313,6 +313,31 @@ def test_a_key_that_an_event_may_have_is_of_its_kind(tmp_path, key, value):
     assert f"event run: {key} is " in done.stderr.splitlines()[-1]
 
 
+@pytest.mark.parametrize("more", ['"x": 1%s' % ("0" * 400), '"run": 0', '"a\\u200b": 1'])
+def test_an_event_that_no_record_could_hold_is_refused_at_once(tmp_path, more):
+    """Else the cell is measured, and its record is refused by everybody who reads it."""
+    cell = Cell(tmp_path)
+    line = f'{{"event": "run_started", "run": 0, "warmup": true, {more}}}'
+    cell.engine(f"load()\nprint({line!r}, flush=True)")
+    done = cell.run()
+    assert done.returncode == 1
+    assert "garbled answer in phase idle: not a JSON event: " in done.stderr
+
+
+def test_a_record_that_nobody_could_read_again_is_not_written(tmp_path):
+    """Its lines are indented, so that a deep list of a few bytes has megabytes."""
+    cell = Cell(tmp_path)
+    deep = "[" * 900 + "]" * 900
+    cell.engine(
+        f"more = json.loads({deep!r})\nsay('started', versions={{}}, device={{}}, "
+        "cap_bytes=None, more=[more] * 20)\nload = lambda: say('loaded', load_s=0.25, "
+        "loaded_mib=5.0, weights_mapped=False, dtype='float32')\nanswer()"
+    )
+    done = cell.run()
+    assert done.returncode == 1
+    assert "cell.json: would have more than 16 MiB" in done.stderr
+
+
 def test_what_an_engine_says_is_plain_text_on_the_terminal_and_in_the_log(tmp_path):
     cell = Cell(tmp_path)
     evil = EVIL.replace("\ud800", "")

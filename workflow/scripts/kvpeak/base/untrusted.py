@@ -148,13 +148,20 @@ def read_json(path: Path, most: int = MOST_JSON):
     """
     text = read_text(path, most)
     try:
-        hooks = {"parse_int": _bounded, "parse_float": _bounded} if _LONG.search(text) else {}
-        found = json.loads(text, parse_constant=_no_number, object_pairs_hook=once, **hooks)
+        found = json_value(text)
         return found if _visible(text) and "\\" not in text else seen(found)
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
     except ValueError as error:
         raise UserError(f"{path}: expected JSON: {error}") from None
+
+
+def json_value(text: str):
+    """The value of a JSON text. Raises RecursionError, and ValueError for what no record of kvpeak
+    holds: no number, one that is too large, and what `once` refuses.
+    """
+    hooks = {"parse_int": _bounded, "parse_float": _bounded} if _LONG.search(text) else {}
+    return json.loads(text, parse_constant=_no_number, object_pairs_hook=once, **hooks)
 
 
 def read_object(path: Path, most: int = MOST_JSON) -> dict:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from kvpeak.base.text import plain
+from kvpeak.base.untrusted import json_value
 
 MAX_LINE = 1 << 20  # bytes; an event of the protocol is below 100 KiB
 MOST_BYTES = 8 << 20  # of all events: the record holds them, and has to be read again
@@ -127,7 +128,7 @@ def parse_event(line: bytes) -> dict:
     More keys are kept. Raises BadAnswer; never anything else, whatever the bytes.
     """
     try:
-        event = json.loads(line.decode(), parse_constant=_no_number, parse_float=_finite)
+        event = json_value(line.decode())
     except (ValueError, RecursionError):
         raise BadAnswer(f"not a JSON event: {excerpt(line)}") from None
     name = event.get("event") if isinstance(event, dict) else None
@@ -227,14 +228,3 @@ def excerpt(data: bytes, most: int = 80) -> str:
     """The beginning of `data` as printable text of one line, for a message."""
     text = plain(data[: 4 * most].decode(errors="replace"))
     return text if len(text) <= most and len(data) <= 4 * most else text[:most] + "…"
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not a number")
-
-
-def _finite(text: str) -> float:
-    value = float(text)
-    if abs(value) == float("inf"):
-        raise ValueError(f"{text} is too large")
-    return value

@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 
 from kvpeak.base.columns import RUNS
-from kvpeak.base.layout import RESULT_FILES
+from kvpeak.base.errors import UserError
+from kvpeak.base.layout import RECORD_FILE, RESULT_FILES
+from kvpeak.base.numbers import MIB
 from kvpeak.base.tables import csv_text
+from kvpeak.base.untrusted import MOST_JSON
 from kvpeak.protocol.events import Conversation
 from kvpeak.runner import provenance
 from kvpeak.runner.attempt import Attempt, utc_now
@@ -24,13 +27,18 @@ UNKNOWN = (None, None)  # of a GPU: its peak and where that was read
 def result_texts(
     record: dict, timeline: Timeline, runs: list[dict], position: str | None
 ) -> dict[str, str]:
-    """The contents of RESULT_FILES. `record` is that of cell.json, `position` "k/n" or None."""
+    """The contents of RESULT_FILES. `record` is that of cell.json, `position` "k/n" or None.
+
+    Raises UserError if nobody could read the record again.
+    """
     order = int(position.split("/")[0]) if position else None
-    texts = (
-        timeline.text(),
-        json.dumps(record, indent=1, allow_nan=False) + "\n",
-        runs_csv(record, runs, order),
-    )
+    told = json.dumps(record, indent=1, allow_nan=False) + "\n"
+    if len(told) > MOST_JSON:
+        raise UserError(
+            f"{RECORD_FILE}: would have more than {MOST_JSON // MIB} MiB; expected an engine whose "
+            "events say less"
+        )
+    texts = (timeline.text(), told, runs_csv(record, runs, order))
     return dict(zip(RESULT_FILES, texts, strict=True))
 
 

@@ -68,6 +68,26 @@ def test_joules_that_are_no_number_name_their_column(process, text):
         process({"prefill_j": text, "prompt_tokens": 4})
 
 
+@pytest.mark.parametrize(
+    "part", [{"decode_s": 1e-290}, {"turn": "x"}, {"held_rss_mib": -1}, {"first_difference": 1e30}]
+)
+def test_a_turn_that_no_table_could_hold_costs_its_process(process, part):
+    whole = {"prompt_tokens": 4, "generated_tokens": 9, "turn": 1} | part
+    events = [{"event": "run", "run": 0, "warmup": False, "parts": [whole]}]
+    if "first_difference" in part:
+        events[0]["first_differences"] = [part["first_difference"]]
+    with pytest.raises(UserError, match=r"cell\.json: events: parts: \w+: .*: expected a number"):
+        process(events=events)
+
+
+@pytest.mark.parametrize("size", ["nan", "inf", "1e30", "x"])
+def test_a_sample_that_is_no_number_costs_the_samples(process, tmp_path, size):
+    (tmp_path / "memory.csv").write_text(
+        f"{','.join(MEMORY.names)}\n" + ",".join(["1", "load", *[size] * (len(MEMORY.names) - 2)])
+    )
+    assert process()["sampled_load_mib"] is None
+
+
 def test_answers_are_counted_once_each(process):
     found = process(*({"tokens_sha256": text} for text in ("cd", "ab", "cd", "")))
     assert (found["hashes"], found["outputs"]) == (["ab", "cd"], 2)

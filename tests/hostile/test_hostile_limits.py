@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.plateaus import fit_growth_and_stop
 from kvpeak.analysis.unavailable import unavailable_rows
 from kvpeak.base import program, untrusted
 from kvpeak.base.axes import AXES
@@ -27,6 +29,7 @@ from kvpeak.report.page import page
 from kvpeak.report.page_links import Links, rows_of
 from kvpeak.report.page_text import FOLD, to_html
 from kvpeak.report.publishing import PICTURE, publish
+from kvpeak.report.timelines import memory_over_time, timelines
 
 
 def test_a_field_of_texts_is_split_in_one_pass():
@@ -131,6 +134,43 @@ def test_a_cell_that_took_for_ever_is_no_duration(tmp_path, seconds):
     remembered.write_text(json.dumps({"overhead": 1.0, "steps": {CELL: {"a": 1e9, "b": 2.0}}}))
     assert Durations.read(remembered).steps == {CELL: {"b": 2.0}}
     Durations(overhead=float("inf")).write(remembered)  # costs the next estimate and nothing else
+
+
+PHASE = {"phase": "prefill-0", "start_s": 0, "end_s": 0.1}
+PHASES = {
+    "no list": "x",
+    "no object": [1],
+    "a name that is none": [PHASE | {"phase": 5}],
+    "no end": [{"phase": "load", "start_s": 0}],
+    "a time that is none": [PHASE | {"start_s": "x"}],
+    "a boundless time": [PHASE | {"end_s": 1e299}],
+    "a turn that is none": [PHASE | {"turn": "x"}],
+    "a run in other digits": [PHASE | {"phase": "prefill-²"}],
+    "a run of 9,000 digits": [PHASE | {"phase": "prefill-" + "9" * 9000}],
+    "50,000 runs": [PHASE | {"phase": f"prefill-{run}"} for run in range(50_000)],
+    "50,000 turns": [PHASE | {"turn": turn} for turn in range(50_000)],
+}
+
+
+@pytest.mark.parametrize("case", PHASES)
+def test_phases_that_are_none_or_without_end_cost_their_figure_at_most(tmp_path, case):
+    cells = tmp_path / "cells"
+    pair = Pair(dict.fromkeys(AXES, "x"), None, None)
+    folder = cells / "/".join("x" * len(AXES)) / "r1"
+    folder.mkdir(parents=True)
+    (folder / "memory.csv").write_text("t_s,footprint_mib\n0.1,5\n0.2,6\n")
+    record = {"engine": {}, "phases": PHASES[case], "request": {"protocol": {"warmup": 1}}}
+    (folder / "cell.json").write_text(json.dumps(record))
+    comparison = Comparison("cap", "x", "x", [pair])
+    figure = memory_over_time(timelines(comparison, pair, cells))
+    assert figure is None or len(figure.svg) < 2 * MIB
+
+
+def test_a_timeline_of_a_million_samples_is_thinned_before_it_is_fitted():
+    """A line is tried at every sample."""
+    points = [(number / 50_000, float(min(number, 25_000))) for number in range(50_000)]
+    rate, stop = fit_growth_and_stop(points, 0.0, 1.0, 1000)
+    assert (round(rate), stop) == (50, 500)
 
 
 def test_an_event_that_cannot_be_shown_costs_one_line(capsys, monkeypatch):

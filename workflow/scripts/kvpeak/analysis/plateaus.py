@@ -13,7 +13,7 @@ from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.columns import MEMORY
 from kvpeak.base.errors import UserError
-from kvpeak.base.numbers import MIB
+from kvpeak.base.numbers import MIB, bounded
 from kvpeak.base.untrusted import read_csv, read_object
 
 MIN_SAMPLES = 12
@@ -22,6 +22,7 @@ MIN_RISE = 0.03  # of the level
 GOOD_FIT = 0.9  # of the variance that the two lines explain
 STOPS_BEFORE = 0.85  # of the tokens: a later stop cannot be told from the end
 NEAR_LIMIT = 0.15  # of the limit
+MOST_SAMPLES = 5_000  # of more each second, third … one: every one is tried against all
 NO_LIMIT = 1 << 50  # bytes: a limit beyond this was lifted
 
 
@@ -47,9 +48,9 @@ def growth_of(folder: Path, row: dict) -> Growth | None:
         samples = read_csv(folder / "memory.csv", MEMORY.names)
         phase = next(each for each in record["phases"] if each["phase"] == "decode-0")
         column = "device_mib" if counter_of(row) == "device" else "footprint_mib"
-        points = [(float(s["t_s"]), float(s[column])) for s in samples if s[column]]
+        points = [(bounded(s["t_s"]), bounded(s[column])) for s in samples if s[column]]
         steps = int(row["generated_tokens"]) - 1
-        times = (float(phase["start_s"]), float(phase["end_s"]))
+        times = (bounded(phase["start_s"]), bounded(phase["end_s"]))
     except (OSError, UserError, KeyError, TypeError, ValueError, StopIteration):
         return None
     found = fit_growth_and_stop(points, *times, steps)
@@ -71,6 +72,7 @@ def fit_growth_and_stop(
     there are too few samples, the rise is small, or the line explains too little.
     """
     inside = np.array([point for point in points if start_s <= point[0] <= end_s])
+    inside = inside[:: -(-len(inside) // MOST_SAMPLES) or 1]
     if len(inside) < MIN_SAMPLES or end_s <= start_s or steps < 2:
         return None
     tokens, mib = (inside[:, 0] - start_s) / (end_s - start_s) * steps, inside[:, 1]

@@ -15,13 +15,23 @@ from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.kv_held import difference
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
 from kvpeak.analysis.workloads import rows_of
-from kvpeak.base.columns import ENERGY, MEMORY, PEAKS, RUNS, SPEEDS
+from kvpeak.base.columns import (
+    ENERGY,
+    MEMORY,
+    PEAKS,
+    PROCESSES,
+    RUNS,
+    SPEEDS,
+    SUMMARY,
+    TURNS,
+    Table,
+)
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.files import inside
 from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.layout import MEMORY_FILE, MODELS
-from kvpeak.base.numbers import LARGEST
+from kvpeak.base.numbers import LARGEST, bounded
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.experiment.workloads import NAMED, name_of
@@ -35,6 +45,8 @@ HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "u
 RUN_PHASES = ("prefill-", "decode-")
 PHASES = ("sampled_load_mib", "sampled_run_mib", "sampled_end_mib")
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
+# What may be below zero: without the power of the idle machine there may be less than nothing.
+_SIGNED = ("temperature_c", "prefill_j", "decode_j", "idle_w", *ENERGY)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?", re.ASCII)
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
@@ -100,7 +112,7 @@ def read_process(
     except FileNotFoundError:
         return None
     for line, run in enumerate(runs, 2):
-        _check_numbers(run, f"{folder / 'runs.csv'}: line {line}")
+        _check_numbers(RUNS, run, f"{folder / 'runs.csv'}: line {line}")
     if cell:
         _check_cell(record.items("cell"), cell, record.file)
         for run in runs:
@@ -125,6 +137,9 @@ def read_process(
     }
     counter = counter_of(found)
     found |= sampled_by_phase(folder, counter)
+    _check_numbers(PROCESSES, found, str(record.file))
+    for turn in found["turns"]:
+        _check_numbers(TURNS, turn, f"{record.file}: events: parts")
     return found | {"peak_source": record.text("memory", f"peak_{counter}_source") or ""}, runs
 
 
@@ -137,20 +152,21 @@ def _check_cell(names: dict, cell: dict[str, str], file: Path) -> None:
             )
 
 
-def _check_numbers(run: dict, where: str) -> None:
-    """Raise UserError for the first number of a row that is none as kvpeak writes it; a negative
-    one becomes a number, because as text it would be a formula.
+def _check_numbers(table: Table, row: dict, where: str) -> None:
+    """Raise UserError for the first number of a row that the table, or who reads it, cannot take; a
+    negative one becomes a number, because as text it would be a formula.
     """
-    for name in RUNS.numbers:
-        text = run.get(name) or ""
-        if not text:
+    for name in table.numbers:
+        value = row.get(name)
+        if value is None or value == "":
             continue
+        text = str(value)
         if not _NUMBER.fullmatch(text) or abs(float(text)) > LARGEST:
             raise UserError(f"{where}: {name}: {text[:80]}: expected a number")
         if text.startswith("-"):
-            if name not in _OPTIONAL:
+            if name not in _SIGNED:
                 raise UserError(f"{where}: {name}: {text[:80]}: expected a number from 0")
-            run[name] = float(text)
+            row[name] = float(text)
 
 
 def sampled_by_phase(folder: Path, counter: str) -> dict[str, float | None]:
@@ -165,7 +181,7 @@ def sampled_by_phase(folder: Path, counter: str) -> dict[str, float | None]:
         for at, sample in enumerate(samples):
             name = PHASES[(at >= first) + (at > last)]
             if size := sample.get(f"{counter}_mib"):
-                largest[name] = max(float(size), largest[name] or 0.0)
+                largest[name] = max(bounded(size), largest[name] or 0.0)
     except (OSError, UserError, ValueError):
         return dict.fromkeys(PHASES)
     return largest
@@ -265,7 +281,11 @@ def optional_work(record: Record) -> dict:
         ):
             counted |= count(record, measured["kv_bytes_per_token"])
     said = {name: value for name, value in measured.items() if value is not None}
-    return dict.fromkeys(WORK) | counted | said
+    work = dict.fromkeys(WORK) | counted | said
+    known = {
+        name: work[name] for name in SUMMARY.numbers if isinstance(work.get(name), int | float)
+    }
+    return work | {name: value if 0 <= value <= LARGEST else None for name, value in known.items()}
 
 
 def of_the_caches(record: Record, measured: float | None) -> dict:

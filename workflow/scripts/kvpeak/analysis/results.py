@@ -32,7 +32,9 @@ _NEEDED = {
     *("peak_footprint_mib", "peak_pool_mib", "peak_active_mib", "method", "accelerator"),
     *SPEEDS,
 }
-_NUMBERS = {*RUNS.numbers, *PROCESSES.numbers, *SUMMARY.numbers} - {"cap_bytes"}
+_NUMBERS = {name for table in (RUNS, PROCESSES, SUMMARY, TURNS) for name in table.numbers} - {
+    "cap_bytes"
+}
 
 CellName = tuple[str, ...]  # the names on the six axes, in the order of AXES
 

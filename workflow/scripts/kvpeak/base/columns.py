@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from kvpeak.base.axes import AXES
 
-_COUNTED = ("round", "run", "rounds", "runs", "outputs")  # numbers without a unit
+_COUNTED = (  # numbers without a unit
+    *("round", "run", "rounds", "runs", "outputs", "turn", "sequence", "first_difference"),
+)
 LOWER_BOUND = "lower bound"  # part of what the source of a peak says of itself if it was sampled
 
 

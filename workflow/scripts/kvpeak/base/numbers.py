@@ -16,6 +16,14 @@ def bytes_of(text: str) -> int:
     return round(float(found[1]) * _BYTES[found[2]])
 
 
+def bounded(text: object) -> float:
+    """A figure of a cell. Raises ValueError for what is none: nan, infinity, or beyond LARGEST."""
+    value = float(text)
+    if not abs(value) <= LARGEST:
+        raise ValueError(f"{text}: no figure of a cell")
+    return value
+
+
 def signed(value: float, form: str) -> str:
     """A number with a true minus, and with no sign where it is shown as zero."""
     text = format(value, form).replace("-", "−")

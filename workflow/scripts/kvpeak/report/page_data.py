@@ -13,7 +13,7 @@ from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY,
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
-from kvpeak.base.numbers import LARGEST
+from kvpeak.base.numbers import bounded
 from kvpeak.base.untrusted import read_csv
 from kvpeak.report.page_links import COMMON, Links, anchor_of, rows_of, rows_of_texts
 
@@ -135,13 +135,12 @@ def _timeline(folder: Path, row: dict) -> list[list[float]]:
     column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
     try:
         found = [
-            (float(s["t_s"]), float(s[column]))
+            (bounded(s["t_s"]), bounded(s[column]))
             for s in read_csv(cell_folder(folder / CELLS.name, row) / MEMORY_FILE)
             if s.get(column)
         ]
     except (FileNotFoundError, UserError, KeyError, ValueError):
         return []
-    samples = [each for each in found if all(abs(number) <= LARGEST for number in each)]
-    step = max(1, -(-len(samples) // SAMPLES))
-    spans = [samples[start : start + step] for start in range(0, len(samples), step)]
+    step = max(1, -(-len(found) // SAMPLES))
+    spans = [found[start : start + step] for start in range(0, len(found), step)]
     return [[round(span[0][0], 2), round(max(mib for _, mib in span), 1)] for span in spans]

@@ -10,9 +10,12 @@ from kvpeak.analysis.lead import spell_name
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import cell_folder
+from kvpeak.base.numbers import bounded
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.report.style import COLOURS, LINE_WIDTH, SMALL, WIDTH, Canvas, Figure, styled, svg
 
+MOST_PHASES = 5_000  # that are marked; 200 requests of 8 runs have fewer
+MOST_BANDS = 100  # a run each
 NARROW = 0.05  # a phase of less than this share of the time has no room for its name
 
 CAPTION = (
@@ -60,11 +63,20 @@ def read_timeline(folder: Path, label: str) -> Timeline:
     rows = [row for row in read_csv(folder / "memory.csv", ("t_s", column)) if row[column]]
     return Timeline(
         label=label,
-        t_s=[float(row["t_s"]) for row in rows],
-        mib=[float(row[column]) for row in rows],
-        phases=record["phases"],
-        warmup=record["request"]["protocol"]["warmup"],
+        t_s=[bounded(row["t_s"]) for row in rows],
+        mib=[bounded(row[column]) for row in rows],
+        phases=[_phase(said) for said in record["phases"][:MOST_PHASES]],
+        warmup=int(record["request"]["protocol"]["warmup"]),
     )
+
+
+def _phase(said: dict) -> dict:
+    """A phase of a record. Raises KeyError, TypeError or ValueError for what is none."""
+    if not isinstance(said["phase"], str):
+        raise TypeError
+    turn = {"turn": int(said["turn"])} if "turn" in said else {}
+    times = {key: bounded(said[key]) for key in ("start_s", "end_s")}
+    return {"phase": said["phase"]} | turn | times
 
 
 @styled
@@ -106,7 +118,7 @@ def _mark_phases(ax, line: Timeline, longest: float) -> None:
     """A band for each phase, with its name where there is room."""
     outline = {"edgecolor": "#CCCCCC", "linewidth": 0.5, "zorder": 0}
     above = {"xycoords": ("data", "axes fraction"), "xytext": (0, -2), "ha": "center", "va": "top"}
-    for number, (name, start, end) in enumerate(_spans(line)):
+    for number, (name, start, end) in enumerate(_spans(line)[:MOST_BANDS]):
         hatch = "//" if name == "warm-up" else None
         colour = "#F0F0F0" if number % 2 else "white"
         ax.axvspan(start, end, facecolor=colour, hatch=hatch, **outline)
@@ -145,7 +157,7 @@ def _spans(line: Timeline) -> list[tuple[str, float, float]]:
     spans: dict[str, tuple[str, float, float]] = {}
     for phase in line.phases:
         step, _, run = phase["phase"].partition("-")
-        if run.isdigit():
+        if run.isdecimal() and len(run) < 10:
             name = "warm-up" if int(run) < line.warmup else f"run {int(run) - line.warmup + 1}"
         elif step == "load":
             name = "load"

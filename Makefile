@@ -1,4 +1,4 @@
-# make finding   set up .venv and run: snakemake --cores 1 report/finding.md
+# make finding   set up .venv and run: snakemake --cores 1
 # make failed    list the cells that failed or did not end, with cause and log
 # make doctor    check what every counter reads of processes whose memory is known
 # make faults    inject every fault, cut the power 30 times, and print what was lost: nothing
@@ -49,7 +49,7 @@ DEV := $(VENV)/.installed-dev
 
 finding: $(INSTALLED)
 	@$(COMPILED)
-	$(BIN)/snakemake --cores $(or $(GPUS),1) report/finding.md report/finding.html$(CONFIG)
+	$(BIN)/snakemake --cores $(or $(GPUS),1)$(CONFIG)
 
 failed: $(INSTALLED)
 	$(BIN)/kvpeak failed

@@ -1,20 +1,24 @@
 """The workflow as its users run it: real Snakemake, real engine, a tiny model."""
 
+import contextlib
 import copy
 import csv
 import fcntl
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import termios
 import time
 from datetime import datetime
 
 import psutil
 import pytest
+import warm
 import yaml
 from conftest import ROOT, TINY_MATRIX
 
@@ -53,6 +57,23 @@ def test_the_plan_target_writes_the_plan_and_measures_nothing(project):
     assert project.snakemake("plan").returncode == 0
     assert project.read("results/plan.csv").count("\n") == 5
     assert not (project.folder / "results/cells").exists()
+
+
+def test_in_a_terminal_no_line_is_wider_than_it(project):
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (24, 80))
+    environment = project.environment | {"TERM": "xterm", "COLUMNS": "80"}
+    process = warm.start(project.command("plan"), theirs, theirs, project.folder, environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # Linux says so that the other end was closed
+        while more := os.read(ours, 4096):
+            shown += more
+    os.close(ours)
+    assert process.wait() == 0
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[\d;?]*[A-Za-z]", "", shown.decode()))
+    assert lines[0].startswith("Using workflow specific profile profiles/default for ")
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_new_prompt_length_plans_exactly_its_cells_and_the_analysis(measured):

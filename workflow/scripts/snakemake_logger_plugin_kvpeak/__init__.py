@@ -3,12 +3,21 @@
 Snakemake looks for logger plugins by the names of packages. kvpeak/display has the work.
 """
 
+from snakemake import cli
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
 
 from kvpeak.base.program import shows_all
 from kvpeak.display.run import Run
 from kvpeak.display.screen import open_screen
+
+
+def _say(text: str, **_) -> None:
+    open_screen().line(text)
+
+
+# Before it has a logger, Snakemake prints which profile it takes, in 92 columns.
+cli.print = _say
 
 
 class LogHandler(LogHandlerBase):

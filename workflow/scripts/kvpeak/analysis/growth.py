@@ -5,9 +5,8 @@ leaves in a pool.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
-from kvpeak.analysis.statistics import CONFIDENCE
+from kvpeak.analysis.statistics import t_quantile
 from kvpeak.base.numbers import MIB
 
 TERMS = {"1": 0, "T": 1, "T2": 2}  # the term's name → its power of T
@@ -55,7 +54,7 @@ def fit_growth(tokens, mib, terms=("1", "T", "T2")) -> Fit | None:
     if lengths > len(terms):
         variance = np.sum((mib - design @ solution) ** 2) / freedom
         error = np.sqrt(variance * np.diag(np.linalg.inv(design.T @ design)))
-        half = special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+        half = t_quantile(freedom) * error
         bounds = np.stack([solution - half, solution + half]) / scale**powers
         intervals = tuple((float(low), float(high)) for low, high in bounds.T)
     return Fit(tuple(terms), tuple(map(float, solution / scale**powers)), intervals, lengths)

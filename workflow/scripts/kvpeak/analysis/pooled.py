@@ -18,7 +18,7 @@ import numpy as np
 from scipy import special
 
 from kvpeak.analysis.comparisons import PRACTICAL, Change, Comparison, Pair, ranges_meet
-from kvpeak.analysis.statistics import CONFIDENCE, MIN_PROCESSES, holm, within
+from kvpeak.analysis.statistics import CONFIDENCE, MIN_PROCESSES, holm, t_quantile, within
 from kvpeak.analysis.verdicts import Verdict
 
 MIN_BLOCKS = 5  # fewer pairs of cells have no interval
@@ -144,7 +144,7 @@ def t_interval(logs: np.ndarray) -> tuple[float | None, float | None, float | No
     if error == 0:
         point = float(np.exp(mean))
         return point, point, float(point == 1)
-    half = special.stdtrit(logs.size - 1, (1 + CONFIDENCE) / 2) * error
+    half = t_quantile(logs.size - 1) * error
     p = 2 * special.stdtr(logs.size - 1, -abs(mean) / error)
     return float(np.exp(mean - half)), float(np.exp(mean + half)), float(p)
 
@@ -167,14 +167,14 @@ def fixed_interval(
     ]
     if len(sides) < 2 * len(changes) or min(n for _, n in sides) < MIN_PROCESSES:
         return None, None, None
-    variances = [(half / special.stdtrit(n - 1, (1 + CONFIDENCE) / 2)) ** 2 for half, n in sides]
+    variances = [(half / t_quantile(n - 1)) ** 2 for half, n in sides]
     mean = float(np.mean([np.log(change.ratio.value) for change in changes]))
     error = np.sqrt(sum(variances)) / len(changes)
     if error == 0:
         return float(np.exp(mean)), float(np.exp(mean)), float(mean == 0)
     terms = [variance**2 / (n - 1) for variance, (_, n) in zip(variances, sides, strict=True)]
     freedom = sum(variances) ** 2 / sum(terms)
-    half = special.stdtrit(freedom, (1 + CONFIDENCE) / 2) * error
+    half = t_quantile(freedom) * error
     p = 2 * special.stdtr(freedom, -abs(mean) / error)
     return float(np.exp(mean - half)), float(np.exp(mean + half)), float(p)
 

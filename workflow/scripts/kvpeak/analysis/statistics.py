@@ -72,16 +72,19 @@ def process_means(runs: pd.DataFrame, column: str) -> dict[tuple, np.ndarray]:
     return {cell: np.array(values) for cell, values in cells.items()}
 
 
+def t_quantile(freedom):
+    """By how many standard errors an interval of CONFIDENCE reaches to each side: Student's t with
+    so many degrees of freedom.
+    """
+    return special.stdtrit(freedom, (1 + CONFIDENCE) / 2)
+
+
 def half_width(values) -> float | None:
     """Half the width of the mean's 95 % interval, by Student's t; None with fewer than 3 values."""
     values = np.asarray(values, float)
     if values.size < 3:
         return None
-    return float(
-        special.stdtrit(values.size - 1, (1 + CONFIDENCE) / 2)
-        * values.std(ddof=1)
-        / np.sqrt(values.size)
-    )
+    return float(t_quantile(values.size - 1) * values.std(ddof=1) / np.sqrt(values.size))
 
 
 def ratio_of_means(of, to) -> Ratio:
@@ -161,7 +164,7 @@ def processes_to_tell(of, to, low: float, high: float, alpha: float) -> int | No
         room = np.abs(np.log(value) - np.log(np.maximum((low, high), 0))).min()
     n = np.arange(least, MAX_PROCESSES + 1)
     spread = np.hypot(of.std(ddof=1) / of.mean(), to.std(ddof=1) / to.mean())
-    half_width = special.stdtrit(2 * n - 2, (1 + CONFIDENCE) / 2) * spread / np.sqrt(n)
+    half_width = t_quantile(2 * n - 2) * spread / np.sqrt(n)
     enough = n[half_width <= room]
     return int(enough[0]) if enough.size else None
 

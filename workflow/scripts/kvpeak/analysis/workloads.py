@@ -5,9 +5,8 @@ grows with them.
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
-from kvpeak.analysis.statistics import CONFIDENCE
+from kvpeak.analysis.statistics import t_quantile
 from kvpeak.base.columns import TURNS
 from kvpeak.base.numbers import KIB
 from kvpeak.experiment.workloads import spell
@@ -133,7 +132,7 @@ def trend(held_mib) -> Trend | None:
 
     fit = stats.linregress(at, later)
     # nan for means that do not differ at all
-    half = special.stdtrit(BLOCKS - 2, (1 + CONFIDENCE) / 2) * np.nan_to_num(fit.stderr)
+    half = t_quantile(BLOCKS - 2) * np.nan_to_num(fit.stderr)
     slope, half = (float(value) * KIB for value in (fit.slope, half))
     return Trend(slope, slope - half, slope + half, values.size)
 

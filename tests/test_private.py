@@ -8,7 +8,7 @@ import pytest
 
 from kvpeak.base.errors import UserError
 from kvpeak.system import private
-from kvpeak.system.lock import lock_file
+from kvpeak.system.lock import lock_file, measuring_alone
 from kvpeak.system.programs import engine_environment, environment
 
 
@@ -37,6 +37,30 @@ def test_a_name_that_somebody_else_took_is_left_for_the_next_place(tmp_path, mon
     prepare(tmp_path / "home/.cache/kvpeak/private", prepared)
     with pytest.raises(UserError, match="none is a folder that only you may write into"):
         lock_file()
+
+
+def test_who_takes_the_first_place_and_leaves_it_does_not_divide_the_lock(tmp_path, monkeypatch):
+    """The second runner may use the first place, and waits all the same."""
+    monkeypatch.setattr(private.tempfile, "gettempdir", lambda: str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    taken, said = tmp_path / f"kvpeak-{os.getuid()}", []
+    prepare(taken, "writable")
+
+    def give_up():
+        raise UserError("waits")
+
+    for gpus in ([], [0]):
+        with measuring_alone("a", gpus, said.append, lambda: None):
+            taken.rmdir()
+            for runtime in ("run", "another"):
+                monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / runtime))
+                second = measuring_alone("b", gpus, said.append, give_up)
+                with pytest.raises(UserError, match="waits"):
+                    second.__enter__()
+        shutil.rmtree(taken)
+        prepare(taken, "writable")
+    assert all("cell a, which has the lock" in line for line in said) and len(said) == 4
 
 
 SECRETS = {

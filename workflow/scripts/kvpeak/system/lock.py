@@ -14,9 +14,10 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.text import plain
-from kvpeak.system.private import private_folder
+from kvpeak.system.private import lock_folders, private_folder
 
 POLL_S = 0.1
+MACHINE = "machine.lock"
 
 
 @contextlib.contextmanager
@@ -34,11 +35,16 @@ def measuring_alone(
         def lock(files: list[Path], mode: int) -> int:
             return held.enter_context(_locked(files, mode, cell, say, check))
 
-        lock([lock_file()], fcntl.LOCK_SH if gpus else fcntl.LOCK_EX)
+        first, *others = folders = lock_folders()
+        for folder in folders:
+            lock([folder / MACHINE], fcntl.LOCK_SH if gpus else fcntl.LOCK_EX)
         if not gpus:
             yield None
-        else:
-            yield gpus[lock([lock_file(gpu) for gpu in gpus], fcntl.LOCK_EX)]
+            return
+        gpu = gpus[lock([first / _name(gpu) for gpu in gpus], fcntl.LOCK_EX)]
+        for folder in others:
+            lock([folder / _name(gpu)], fcntl.LOCK_EX)
+        yield gpu
 
 
 def hold_project(file: Path) -> None:
@@ -64,11 +70,15 @@ def open_lock(file: Path) -> int:
     return descriptor
 
 
-def lock_file(gpu: int | None = None) -> Path:
-    """The file of this user's lock of the machine, or of one GPU. Raises UserError where no folder
-    is private.
+def lock_file() -> Path:
+    """The file of this user's lock of the machine, in the first folder that is private. Raises
+    UserError where none is.
     """
-    return private_folder() / ("machine.lock" if gpu is None else f"gpu-{gpu}.lock")
+    return private_folder() / MACHINE
+
+
+def _name(gpu: int) -> str:
+    return f"gpu-{gpu}.lock"
 
 
 @contextlib.contextmanager

@@ -30,6 +30,21 @@ def private_folder() -> Path:
     )
 
 
+def lock_folders() -> list[Path]:
+    """The private folders in each of which a lock has to be held, in their order.
+
+    Somebody who takes the first place, and leaves it again, would else divide the runners among two
+    locks. So all that are there count; and where the first is taken, all the others are made.
+    """
+    first, *others = _places()
+    if private_folder() != first:
+        for folder in others:
+            with contextlib.suppress(OSError):
+                folder.parent.mkdir(parents=True, exist_ok=True)
+                folder.mkdir(mode=0o700)
+    return [folder for folder in (first, *others) if _is_ours(folder)]
+
+
 def temporary_folder() -> Path:
     """Where programs that we start put their temporary files, in the private folder."""
     folder = private_folder() / "tmp"

@@ -197,6 +197,23 @@ def test_a_pin_of_a_file_that_the_hub_does_not_have_is_refused(models_folder, hu
     assert "nothing.bin" in models_folder.refused(entry, endpoint=hub.url)
 
 
+def test_weights_that_only_one_engine_would_load_are_refused(saved, tmp_path):
+    """A hidden file is nobody's; of two kinds MLX takes the one and mistral.rs the other."""
+    from kvpeak.mistral.loading import link_files
+
+    for name in ("tokenizer.json", "._evil.gguf"):
+        (saved / name).write_text("{}")
+    (tmp_path / "into").mkdir()
+    check_weights(saved)
+    assert link_files(saved, tmp_path / "into") == []
+    assert {path.name for path in (tmp_path / "into").iterdir()} == {
+        *("model.safetensors", "config.json", "tokenizer.json")
+    }
+    (saved / "evil.gguf").write_bytes(b"GGUF")
+    with pytest.raises(UserError, match=r"holds model\.safetensors and evil\.gguf; MLX would"):
+        check_weights(saved)
+
+
 def test_a_hub_that_sends_more_than_it_lists_is_refused(models_folder, hub):  # noqa: F811
     hub.served["model.safetensors"] = hub.files["model.safetensors"] + bytes(1 << 20)
     line = models_folder.refused(HUB, endpoint=hub.url)

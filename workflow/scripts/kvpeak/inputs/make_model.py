@@ -167,7 +167,7 @@ def quantise(entry: dict, folder: Path, convert: Convert) -> None:
     if not asked or entry.get("weights") == "random":
         return
     if asked == AS_STORED:
-        ggufs = list(folder.glob("*.gguf"))
+        ggufs = sorted(folder.glob("[!.]*.gguf"))
         if not ggufs:
             raise UserError(f"quantize: {AS_STORED}: is for a GGUF; leave it out, or say bits")
         found = gguf.quantization(gguf.read_header(ggufs[0]))

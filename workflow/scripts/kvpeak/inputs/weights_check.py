@@ -27,7 +27,13 @@ def check_weights(folder: Path) -> None:
         _check_index(index, {path.name for path in files})
     for path in files:
         _check_size(path)
-    for path in sorted(folder.glob("[!.]*.gguf")):
+    ggufs = sorted(folder.glob("[!.]*.gguf"))
+    if files and ggufs:
+        raise UserError(
+            f"{folder}: holds {files[0].name} and {ggufs[0].name}; MLX would load the one and "
+            "mistral.rs the other; take one of the two away"
+        )
+    for path in ggufs:
         gguf.check_header(path)
 
 

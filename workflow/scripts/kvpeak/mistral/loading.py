@@ -25,8 +25,8 @@ def link_files(model: Path, into: Path) -> list[str]:
     mistral.rs, and before 0.9.1 it cut every GGUF model's text by the rules of Qwen2, whatever the
     file says. Raises UserError.
     """
-    gguf = sorted(model.glob("*.gguf"))
-    wanted = gguf or [*sorted(model.glob("*.safetensors*")), model / "config.json"]
+    gguf = sorted(model.glob("[!.]*.gguf"))
+    wanted = gguf or [*sorted(model.glob("[!.]*.safetensors*")), model / "config.json"]
     if not gguf and not any(file.suffix == ".safetensors" for file in wanted):
         raise UserError(f"{model}: holds no .gguf and no .safetensors; make the model again")
     if not (model / "tokenizer.json").is_file():

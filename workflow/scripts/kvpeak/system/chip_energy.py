@@ -69,8 +69,8 @@ def _live_fields() -> list[str]:
 
     The GPU is; its figure stands still while it rests. The processor and the DRAM were seen to be
     told every two seconds on some Macs, and never on one. Their energy would be counted to another
-    phase, so they have to move between most readings. These are made by a process of its own, because the
-    library would crash where macOS has no energy model.
+    phase, so they have to move between most readings. These are made by a process of its own,
+    because the library would crash where macOS has no energy model.
     """
     command = [sys.executable, "-P", "-c", READ_PARTS]
     try:

@@ -134,7 +134,7 @@ def test_the_longest_prompt_fits_and_one_token_more_does_not():
 def test_the_longest_prompt_in_words():
     lines = longest("1GiB,16GiB,1000GiB").stdout.splitlines()
     assert lines[0] == "1 GiB: no prompt fits"
-    assert lines[1].startswith("16 GiB: 4,378 tokens (4,378 to 4,378 at the replay's error of 2.9")
+    assert lines[1].startswith("16 GiB: 4,378 tokens (4,378 to 4,378 at an error of 4.6 %)")
     assert lines[2] == "1,000 GiB: 32,640 tokens, all that the model has positions for"
 
 

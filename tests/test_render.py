@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from xml.dom import minidom
 
 import pytest
 import yaml
@@ -280,8 +281,8 @@ def rendered(without_pictures, drawn):
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
-def test_the_finding_is_the_stored_one(drawn, scenario):
-    drawn(scenario)
+def test_the_finding_is_the_stored_one(rendered, scenario):
+    rendered(scenario)
     for name in DOCUMENTS:
         text = Path("report", name).read_text(encoding="utf-8")
         stored = SNAPSHOTS / scenario.__name__.replace("_", "-") / name
@@ -289,6 +290,21 @@ def test_the_finding_is_the_stored_one(drawn, scenario):
             stored.parent.mkdir(exist_ok=True, parents=True)
             stored.write_text(text, encoding="utf-8")
         assert text == stored.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        scenario
+        if scenario is markdown_characters
+        else pytest.param(scenario, marks=pytest.mark.slow)
+        for scenario in SCENARIOS
+    ],
+)
+def test_the_figures_of_the_finding_are_drawn(drawn, scenario):
+    drawn(scenario)
+    for figure in json.loads(Path("report/figures/figures.json").read_text()):
+        assert minidom.parse(f"report/figures/{figure['file']}").getElementsByTagName("path")
 
 
 BARE_ADDRESS = re.compile(r"\b(?:https?|ftp)://|\bwww\.|\w@\w")

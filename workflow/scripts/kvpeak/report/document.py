@@ -1,5 +1,6 @@
 """The templates: Jinja that refuses undefined variables and escapes every value for Markdown."""
 
+import functools
 import shlex
 
 import jinja2
@@ -30,6 +31,7 @@ def rendered(template: str, values: dict, templates: str = TEMPLATES) -> str:
         raise UserError(f"{templates}/{template}: {error}") from None
 
 
+@functools.cache  # it compiles each template once
 def environment(templates: str = TEMPLATES) -> jinja2.Environment:
     """Jinja that refuses undefined variables and escapes every value for Markdown."""
     jinja = jinja2.Environment(

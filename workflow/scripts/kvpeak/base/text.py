@@ -6,7 +6,7 @@ import unicodedata
 # Control characters, lone surrogates, unassigned and private ones, and what changes the direction
 # of text.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
-_FORMULA = re.compile(r"(^|;)(?=[=+\-@\t\r])")
+_FORMULA = re.compile(r'(^|;)(?="*[=+\-@＝＋－＠\t\r])')
 
 
 def plain(text: str, most: int | None = None) -> str:
@@ -20,6 +20,13 @@ def plain(text: str, most: int | None = None) -> str:
     if not line.isascii() or not line.isprintable():
         line = "".join(map(_seen, line))
     return line if most is None or len(line) <= most else line[: most - 1] + "…"
+
+
+def exact(text: str) -> str:
+    """The text on one line, with nothing left out: what cannot be seen is spelled as its code, and
+    so are line breaks, tabs, and blanks that look like the usual one.
+    """
+    return "".join(each if each.isprintable() else _code(each) for each in text)
 
 
 def seen(value):
@@ -37,14 +44,17 @@ def seen(value):
 
 def csv_safe(text: str) -> str:
     """The text such that a spreadsheet takes nothing of it for a formula: an apostrophe before =,
-    +, - and @, at its beginning and after a semicolon, which begins a field in many countries.
+    +, - and @, at its beginning and after a semicolon, which begins a field in many countries;
+    quotes may stand between, and the wide signs of East Asia count.
     """
     return _FORMULA.sub(r"\1'", text)
 
 
 def _seen(character: str) -> str:
-    if unicodedata.category(character) not in _UNSEEN:
-        return character
+    return _code(character) if unicodedata.category(character) in _UNSEEN else character
+
+
+def _code(character: str) -> str:
     code = ord(character)
     if code < 0x100:
         return f"\\x{code:02x}"

@@ -4,6 +4,7 @@ line.
 
 import difflib
 import json
+import math
 import re
 from collections.abc import Hashable, Iterator
 from pathlib import Path
@@ -98,8 +99,19 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
             )
         return value
 
+    def construct_yaml_float(self, node):
+        value = super().construct_yaml_float(node)
+        if not math.isfinite(value):  # it passes every limit of the schema
+            raise yaml.MarkedYAMLError(
+                problem=f"{node.value}: expected a finite number", problem_mark=node.start_mark
+            )
+        return value
 
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
+
+for _kind in ("int", "float"):
+    _Loader.add_constructor(
+        f"tag:yaml.org,2002:{_kind}", getattr(_Loader, f"construct_yaml_{_kind}")
+    )
 
 
 def load_yaml(file: Path | str):

@@ -9,7 +9,7 @@ from kvpeak.base.axes import Cell
 from kvpeak.base.columns import PLAN
 from kvpeak.base.made import UNAVAILABLE
 from kvpeak.base.tables import csv_text
-from kvpeak.base.text import plain
+from kvpeak.base.text import exact
 from kvpeak.environments.requirements import completed
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import not_made
@@ -55,7 +55,7 @@ def plan_summary(matrix: Matrix) -> str:
 def executed(matrix: Matrix) -> list[str]:
     """What the matrix has executed besides kvpeak and its engines, a line each; [] for nothing.
 
-    Nothing is hidden or cut: a person decides by these lines whether to run it.
+    Nothing is hidden, cut or joined: a person decides by these lines whether to run it.
     """
     lines = []
     for name, entry in matrix.commits.items():
@@ -65,7 +65,7 @@ def executed(matrix: Matrix) -> list[str]:
         lines += [f"variant {name}: sets {key}={value}" for key, value in env]
     if any("pool" in options for options in matrix.variants.values()):
         lines.append("pools: compiles kvpeak's own buffer pools with this machine's C++ compiler")
-    return [plain(line) for line in lines]
+    return [exact(line) for line in lines]
 
 
 def _brought(entry: dict) -> Iterator[str]:

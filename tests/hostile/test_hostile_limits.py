@@ -186,7 +186,9 @@ def test_an_event_that_cannot_be_shown_costs_one_line(capsys, monkeypatch):
     assert "not shown: ZeroDivisionError" in line
 
 
-@pytest.mark.parametrize("error", [ZeroDivisionError, OverflowError, ValueError, RecursionError])
+@pytest.mark.parametrize(
+    "error", [ZeroDivisionError, OverflowError, ValueError, RecursionError, TypeError, IndexError]
+)
 def test_what_no_check_foresaw_is_one_line_and_more_where_it_is_asked_for(
     error, capsys, monkeypatch
 ):

@@ -338,6 +338,15 @@ def test_a_record_that_nobody_could_read_again_is_not_written(tmp_path):
     assert "cell.json: would have more than 16 MiB" in done.stderr
 
 
+def test_a_figure_that_no_record_can_hold_is_refused_before_anything_is_measured(tmp_path):
+    cell = Cell(tmp_path)
+    cell.engine("answer()")
+    done = cell.run(protocol={"warmup": 1, "recorded": 2, "repeat_penalty": float("nan")})
+    assert done.returncode == 1
+    assert done.stderr.startswith("run_cell: request: NaN is no number; expected")
+    assert not (tmp_path / "results").exists()
+
+
 def test_what_an_engine_says_is_plain_text_on_the_terminal_and_in_the_log(tmp_path):
     cell = Cell(tmp_path)
     evil = EVIL.replace("\ud800", "")

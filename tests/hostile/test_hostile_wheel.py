@@ -57,7 +57,9 @@ def test_a_member_that_leads_out_is_written_where_it_was_asked_for(tmp_path, mon
 
 
 @pytest.mark.parametrize("how", ["an option", "a variable"])
-@pytest.mark.parametrize("name", ["index.html", "a.htm", "linked.whl", "pipe.whl"])
+@pytest.mark.parametrize(
+    "name", ["index.html", "a.htm", "data:,x.html", "http:x.html", "linked.whl", "pipe.whl"]
+)
 def test_a_folder_of_wheels_that_leads_elsewhere_is_not_given_to_pip(
     tmp_path, monkeypatch, name, how
 ):

@@ -23,6 +23,11 @@ UNAVAILABLE = 69  # as sysexits.h says it: something cannot be had here, such as
 INTERRUPTED = 130  # as shells report SIGINT
 CLOSED_PIPE = 141  # as shells report SIGPIPE
 SHOWS_ALL = "V"  # the variable that asks for all that Snakemake and the steps print
+# What values can cause that no check foresaw.
+UNFORESEEN = (
+    *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
+    *(TypeError, ValueError),
+)
 MOST_SAID = 300  # characters
 
 
@@ -104,10 +109,10 @@ def ended(name: str, run: Callable[[], int | None]) -> int:
         _drop_output()
         where = error.filename or "standard output"
         return _say(name, f"{where}: {error.strerror or error}", FAILED)
-    except (ArithmeticError, ValueError, MemoryError, RecursionError) as error:
+    except UNFORESEEN as error:
         if shows_all():
             raise
-        return _say(name, _unforeseen(error), FAILED)
+        return _say(name, unforeseen(error), FAILED)
     except KeyboardInterrupt:
         return _say(name, "interrupted", INTERRUPTED)
 
@@ -117,7 +122,7 @@ def shows_all() -> bool:
     return os.environ.get(SHOWS_ALL, "") not in ("", "0")
 
 
-def _unforeseen(error: Exception) -> str:
+def unforeseen(error: Exception) -> str:
     """What files hold that no check foresaw."""
     said = f"{type(error).__name__}: {error}".removesuffix(": ")[:MOST_SAID]
     return f"{said}; a file that was read may be damaged; {SHOWS_ALL}=1 shows where"

@@ -67,7 +67,7 @@ def _check_wheels(wheels: Path) -> None:
     """Raise UserError for what pip would follow out of the folder: a link, or a page of links."""
     check_contents(wheels)
     for path in wheels.glob("*"):
-        if mimetypes.guess_type(path.name, strict=False)[0] == "text/html":
+        if mimetypes.guess_type(path.absolute().as_uri(), strict=False)[0] == "text/html":
             raise UserError(f"{path}: a page, whose links pip would follow; remove it")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from kvpeak.base.axes import AXES, is_name
 from kvpeak.base.errors import UserError
+from kvpeak.base.untrusted import json_value
 from kvpeak.protocol.programs import PROGRAMS
 
 
@@ -26,8 +27,8 @@ def load_request(text: str) -> dict:
     try:
         if text.startswith("@"):
             text = Path(text[1:]).read_text(encoding="utf-8")
-        request = json.loads(text)
-    except (OSError, ValueError) as error:
+        request = json_value(text)
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"request: {error}; expected a JSON object or @FILE") from None
     _check(isinstance(request, dict), "", request, "a JSON object")
     for key in ("cell", "model", "prompt", "protocol"):

@@ -8,6 +8,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.files import unlinked, write_together
 from kvpeak.base.layout import RUNS_FILE
 from kvpeak.base.made import FAILED
+from kvpeak.base.program import UNFORESEEN, shows_all, unforeseen
 from kvpeak.protocol.request import cell_path
 from kvpeak.runner.attempt import Attempt, Stopped, attempt_name
 from kvpeak.runner.held import Held
@@ -68,6 +69,10 @@ def run_cell(
     except UserError as error:
         cause = str(error)
         stopped = isinstance(error, Stopped)
+    except UNFORESEEN as error:  # else the other cells would not be measured either
+        if shows_all():
+            raise
+        cause = unforeseen(error)
     with contextlib.suppress(OSError):
         progress.failed(cause)
     log = f"; log: {attempt.folder}" if attempt else ""

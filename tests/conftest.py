@@ -30,8 +30,10 @@ ROOT = Path(__file__).parents[1]
 LONG = (
     *("test_programs.py", "test_render.py", "test_mlx_engine.py", "test_replay_finding.py"),
     *("test_power_cut.py", "test_slurm.py", "test_environments.py", "test_mistralrs_live.py"),
-    *("test_projects.py", "test_workflow.py", "test_hostile_results.py", "test_unavailable.py"),
-    *("test_model_types_finding.py", "test_mac_matrix.py", "test_report.py", "test_page.py"),
+    *("test_run_cell.py", "test_projects.py", "test_workflow.py", "test_hostile_results.py"),
+    *("test_hostile_matrix.py", "test_hostile_programs.py", "test_unavailable.py"),
+    *("test_model_types_finding.py", "test_mac_matrix.py", "test_pools_live.py", "test_report.py"),
+    *("test_instruments.py", "test_pools_fuzz.py", "test_page.py", "test_hostile_parsers.py"),
 )
 TINY_MATRIX = {
     "commits": {"mlx-0.32.4": {"engine": "mlx", "packages": {"mlx": "0.32.4", "mlx-lm": "0.32.2"}}},
@@ -187,12 +189,23 @@ def read_only(tmp_path):
         yield disks.read_only
 
 
+def pytest_configure(config):
+    """Each of several processes of tests begins to collect elsewhere: what pytest makes of a file's
+    assertions takes long, and is kept for the others.
+    """
+    if config.args == ["tests"] and (name := os.environ.get("PYTEST_XDIST_WORKER")):
+        files = sorted(str(file) for file in Path(__file__).parent.rglob("test_*.py"))
+        first = int(name.removeprefix("gw")) * len(files) // config.workerinput["workercount"]
+        config.args = files[first:] + files[:first]
+        sys.dont_write_bytecode = False
+
+
 def pytest_collection_modifyitems(items):
     """Long files first. Tests that inject a fault say which: the marker `fault`, for the table at
     the end.
     """
     places = {name: place for place, name in enumerate(LONG)}
-    items.sort(key=lambda item: places.get(item.path.name, len(LONG)))
+    items.sort(key=lambda item: (places.get(item.path.name, len(LONG)), item.path))
     for item in items:
         if marker := item.get_closest_marker("fault"):
             item.user_properties.append(("fault", marker.args[0]))

@@ -199,6 +199,8 @@ def sampled_and_mostly_flagged() -> None:
     edited(
         "processes", lambda rows: [r | {"peak_device_mib": r["peak_footprint_mib"]} for r in rows]
     )
+    first = {"peak_active_mib": "200"}
+    edited("runs", lambda rows: [rows[0] | first, rows[1], rows[2] | first, *rows[3:]])
 
 
 ENDS = ("", "_min", "_max")

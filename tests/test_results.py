@@ -10,6 +10,7 @@ import pytest
 from kvpeak.analysis.results import (
     far_off_runs,
     headline,
+    live_peaks,
     read_results,
     read_table,
     repeats,
@@ -238,3 +239,19 @@ def test_far_off_runs_are_those_of_their_own_cell_and_no_warm_up(folder):
     found = far_off_runs(read_table(written(folder, "\n".join(lines) + "\n")))
     assert found == {CAT: ["run 11 of r2 is far off: decode_tok_s 40.0, median 100.0"]}
     assert np.median([*[100, 101] * 5, 40]) == 100
+
+
+def test_the_live_peak_of_a_first_run_is_held_against_the_later_ones(folder):
+    """Two processes; of another cell only the first run is known."""
+    other = (*CAT[:4], "4x", CAT[5])
+    lines = [",".join((*AXES, "round", "run", "warmup", "peak_active_mib"))]
+    for cell, round_, peaks in ((CAT, 1, "100 300 200"), (CAT, 2, "120 500 "), (other, 1, "7")):
+        for run, peak in enumerate(peaks.split(" ")):
+            lines.append(",".join((*cell, str(round_), str(run), str(run == 0), peak)))
+    found = live_peaks(read_table(written(folder, "\n".join(lines) + "\n")))
+    assert found == {CAT: (110, 400)}
+
+
+def test_a_table_without_a_live_peak_has_none(folder):
+    header = ",".join((*AXES, "round", "run", "warmup", "peak_active_mib"))
+    assert live_peaks(read_table(written(folder, f"{header}\n"))) == {}

@@ -57,6 +57,8 @@ class Results:
     each: dict[CellName, list[dict]] = field(default_factory=dict)
     # → its rows of turns.csv; plain cells, and those of an older folder, have none
     turns: dict[CellName, list[dict]] = field(default_factory=dict)
+    # → the live peak of a process's first run and the largest of its later ones, MiB
+    live_peaks: dict[CellName, tuple[float, float]] = field(default_factory=dict)
 
     def missing(self, cell: CellName, column: str) -> str:
         """Why the cell has no value in this column, '' if it has one."""
@@ -121,7 +123,23 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
         outliers=far_off_runs(run_table),
         each=by_cell,
         turns=parts,
+        live_peaks=live_peaks(run_table),
     )
+
+
+def live_peaks(runs: pd.DataFrame) -> dict[CellName, tuple[float, float]]:
+    """The live peak of a process's first run, warm-up or not, and the largest of its later ones,
+    MiB: the medians over the cell's processes. Only of cells that have both.
+    """
+    known = runs.dropna(subset=["peak_active_mib"])
+    first = known[known["run"] == 0].set_index([*AXES, "round"])["peak_active_mib"]
+    later = known[known["run"] > 0].groupby([*AXES, "round"])["peak_active_mib"].max()
+    both = pd.concat({"first": first, "later": later}, axis=1, join="inner")
+    medians = both.groupby(level=list(AXES), sort=False).median()
+    return {
+        cell: (row.first, row.later)
+        for cell, row in zip(medians.index, medians.itertuples(index=False), strict=True)
+    }
 
 
 def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from kvpeak.analysis.comparisons import Comparison, Pair, compare
+from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, compare
 from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.history import histories
 from kvpeak.analysis.instruments import doubt, read_instruments
@@ -221,6 +221,11 @@ def doubtful(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
             if cell in results.outliers
         ],
         "runs_too_few": all(row["runs"] < MIN_OUTLIER_GROUP for row in summary),
+        "rising": [
+            {"row": results.summary[cell], "first": first, "later": later}
+            for cell, (first, later) in results.live_peaks.items()
+            if cell in results.summary and later > (1 + PRACTICAL) * first
+        ],
         "not_here": not_here(plan),
         "missing": list(missing_cells(matrix)),
         "unmeasured": unmeasured(plan, results.summary),

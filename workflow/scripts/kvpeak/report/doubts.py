@@ -39,6 +39,7 @@ def doubts(found: dict) -> list[Markdown]:
     return [
         *instruments["doubts"],
         *_of_the_method(found),
+        *_of_first_runs(found),
         *_of_repetition(found),
         *_of_the_machine(found),
         *_of_the_setting(found),
@@ -83,6 +84,21 @@ def _of_the_method(found: dict) -> list[Markdown]:
             f"({code(cell_path(worst))})."
         )
     return [Markdown(line) for line in lines]
+
+
+def _of_first_runs(found: dict) -> list[Markdown]:
+    rising = found["rising"]
+    if not rising:
+        return []
+    most = max(rising, key=lambda each: each["later"] / each["first"])
+    return [
+        Markdown(
+            f"In {number(len(rising))} of {number(len(found['summary']))} cells a later run of a "
+            f"process has a live peak more than {number(100 * PRACTICAL)} % above that of its "
+            f"first one (most: {number(most['first'])} → {number(most['later'])} MiB, "
+            f"{code(cell_path(most['row']))}): a process that answers once takes less there."
+        )
+    ]
 
 
 def _of_repetition(found: dict) -> list[Markdown]:

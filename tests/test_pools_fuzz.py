@@ -11,6 +11,7 @@ import pickletools
 import subprocess
 import sys
 import tempfile
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB
 from kvpeak.pools import snapshot, snapshot_file, trace
 from kvpeak.pools.replay import Setting, policies, replay
 from kvpeak.pools.settings import recorded as settings_of
@@ -262,6 +264,43 @@ def test_a_pickle_made_to_take_memory_or_time_is_refused(what):
     with pytest.raises((UserError, ValueError), match=said):
         for found in snapshot.open_snapshot(Path("s.pickle"), io.BytesIO(content)):
             replay(found, Setting("torch"))
+
+
+SHAPES = {
+    "numbers": [*range(10**6, 10**6 + 50_000)],
+    "fractions": [number / 7 for number in range(50_000)],
+    "texts": [f"text {number}" for number in range(50_000)],
+    "wide texts": [f"{number} {'x' * 40}😀" for number in range(10_000)],
+    "events": [{f"key {key}": 10**12 + at for key in range(9)} for at in range(5_000)],
+    "one key each": [{"a": number} for number in range(20_000)],
+    "keys of one": {f"key {number}": None for number in range(50_000)},
+    "lists": [[number] for number in range(20_000)],
+    "pairs": [(number, number) for number in range(20_000)],
+    "nothing": [None] * 200_000,
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_what_a_pickle_takes_is_counted_before_it_is_read(shape, protocol, monkeypatch):
+    """At least as much as Python then takes; what is beyond the limit is not read."""
+    content = pickle.dumps(SHAPES[shape], protocol)
+    tracemalloc.start()
+    found = pickle.loads(content)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == SHAPES[shape]
+    monkeypatch.setattr(snapshot_file, "MOST_MEMORY", most - 1)
+    with pytest.raises(UserError, match=r"it would take more than \d+ MiB of memory"):
+        snapshot_file.load(io.BytesIO(content), "s.pickle")
+
+
+def test_a_snapshot_of_more_than_a_gibibyte_is_read_no_further(monkeypatch):
+    monkeypatch.setattr(snapshot_file, "MOST_BYTES", 3 * MIB)
+    file = io.BytesIO(bytes(64 * MIB))
+    with pytest.raises(UserError, match="a snapshot of more than 3 MiB"):
+        snapshot_file.load(file, "s.pickle")
+    assert file.tell() == 4 * MIB
 
 
 def test_a_request_beyond_an_expandable_segment_is_out_of_memory():

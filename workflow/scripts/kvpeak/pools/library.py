@@ -158,5 +158,5 @@ def load() -> ctypes.CDLL:
         u64,
     )
     library.kvpeak_policies.argtypes = (ctypes.c_char_p, u64)
-    library.kvpeak_check_pickle.argtypes = (ctypes.c_char_p, u64, ctypes.c_char_p, u64)
+    library.kvpeak_check_pickle.argtypes = (ctypes.c_void_p, u64, u64, ctypes.c_char_p, u64)
     return library

@@ -14,7 +14,8 @@ from kvpeak.base.numbers import GIB, MIB
 from kvpeak.pools import library
 from kvpeak.pools.trace import MOST_EVENTS
 
-MOST_BYTES = 8 * GIB
+MOST_BYTES = GIB  # unpacked
+MOST_MEMORY = 8 * GIB  # of what Python makes of it, counted generously: 10 million events
 MOST_DEVICES = 64
 _NUMBERS = (
     "addr",
@@ -39,22 +40,28 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to other objects: refused")
 
 
-def _content(file, name: str, progress) -> bytes:
-    """All of an open file. Raises UserError if it is larger than MOST_BYTES."""
-    pieces, done = [], 0
+def _content(file, name: str, progress) -> io.BytesIO:
+    """All of an open file, once. Raises UserError if it is larger than MOST_BYTES."""
+    content = io.BytesIO()
     while piece := file.read(MIB):
-        pieces.append(piece)
-        done += len(piece)
-        if done > MOST_BYTES:
-            raise UserError(f"{name}: a snapshot of more than {MOST_BYTES // GIB} GiB")
-        progress(done)
-    return b"".join(pieces)
+        content.write(piece)
+        if content.tell() > MOST_BYTES:
+            raise UserError(f"{name}: a snapshot of more than {MOST_BYTES // MIB:,} MiB")
+        progress(content.tell())
+    content.seek(0)
+    return content
 
 
-def _check_pickle(content: bytes) -> None:
-    """Raise UnpicklingError if it does what no snapshot does."""
+def _check_pickle(content: io.BytesIO) -> None:
+    """Raise UnpicklingError if it does what no snapshot does, or takes more than MOST_MEMORY."""
     message = ctypes.create_string_buffer(200)
-    if library.load().kvpeak_check_pickle(content, len(content), message, len(message)):
+    with content.getbuffer() as whole:
+        start = (ctypes.c_char * len(whole)).from_buffer(whole)
+        refused = library.load().kvpeak_check_pickle(
+            ctypes.addressof(start), len(whole), MOST_MEMORY, message, len(message)
+        )
+        del start
+    if refused:
         raise pickle.UnpicklingError(f"it {message.value.decode()}")
 
 
@@ -65,7 +72,7 @@ def load(file, name: str, progress=lambda done: None) -> dict:
     try:
         content = _content(file, name, progress)
         _check_pickle(content)
-        snapshot = _Unpickler(io.BytesIO(content)).load()
+        snapshot = _Unpickler(content).load()
     except UserError:
         raise
     except MemoryError:

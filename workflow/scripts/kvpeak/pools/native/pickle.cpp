@@ -1,6 +1,7 @@
 // Whether a pickle can be a snapshot of PyTorch's memory, before Python reads it. Python's reader
 // cannot be stopped: nine bytes may ask it for 64 GiB, a nest of pairs as a key for 2^60 steps. So:
-// plain containers, numbers and texts; keys are texts; memo numbers come in turn.
+// plain containers, numbers and texts; keys are texts; memo numbers come in turn; and what Python
+// would take for it is counted, generously, with a limit.
 // The operations are those of Python's pickletools.
 #include <cstdint>
 #include <cstring>
@@ -15,7 +16,8 @@ enum Kind : std::uint8_t { MARK, TEXT, OTHER };
 
 class Pickle {
  public:
-  Pickle(const std::uint8_t* bytes, std::uint64_t size) : at_(bytes), end_(bytes + size), size_(size) {}
+  Pickle(const std::uint8_t* bytes, std::uint64_t size, std::uint64_t most)
+      : at_(bytes), end_(bytes + size), size_(size), most_(most) {}
   // Throws std::invalid_argument at the first thing that no snapshot has.
   void check() {
     while (step()) {}
@@ -34,11 +36,21 @@ class Pickle {
     while (width--) value = value << 8 | from[width];
     return value;
   }
-  void text(std::uint64_t bytes) { take(bytes), stack_.push_back(TEXT); }
-  void plain(std::uint64_t bytes) { take(bytes), stack_.push_back(OTHER); }
+  // Bytes that Python takes: an object, its place in a container or on the stack.
+  void spend(std::uint64_t bytes) {
+    if ((spent_ += bytes) > most_)
+      refuse("would take more than " + std::to_string(most_ >> 20) + " MiB of memory");
+  }
+  void text(std::uint64_t bytes) {
+    const std::uint8_t* from = take(bytes);
+    bool wide = false;  // a single wide sign makes four bytes of each
+    for (std::uint64_t i = 0; i < bytes && !wide; ++i) wide = from[i] & 0x80;
+    spend(64 + (wide ? 4 : 1) * bytes), stack_.push_back(TEXT);
+  }
+  void plain(std::uint64_t bytes) { take(bytes), spend(40), stack_.push_back(OTHER); }
   void container(int parts) {
     while (parts--) pop();
-    ++containers_, stack_.push_back(OTHER);
+    ++containers_, spend(72), stack_.push_back(OTHER);
   }
   Kind pop() {
     if (stack_.empty() || stack_.back() == MARK) refuse("takes what is not there");
@@ -51,21 +63,22 @@ class Pickle {
   // Drop what came since the last mark, in pairs of key and value or one by one.
   void pop_to_mark(bool pairs) {
     while (!stack_.empty() && stack_.back() != MARK) {
-      pop();
+      pop(), spend(pairs ? 56 : 16);
       if (pairs) key();
     }
+    if (pairs) spend(160);
     if (stack_.empty()) refuse("takes what is not there");
     stack_.pop_back();
   }
   void remember(std::uint64_t number) {
     if (number > memo_.size()) refuse("skips memo numbers");
     const Kind top = pop();
-    if (number == memo_.size()) memo_.push_back(top);
+    if (number == memo_.size()) memo_.push_back(top), spend(24);
     memo_[number] = top, stack_.push_back(top);
   }
   void recall(std::uint64_t number) {
     if (number >= memo_.size()) refuse("takes what is not there");
-    stack_.push_back(memo_[number]);
+    spend(8), stack_.push_back(memo_[number]);
   }
 
   bool step() {
@@ -73,7 +86,7 @@ class Pickle {
     switch (operation) {
       case 0x80: take(1); break;                              // PROTO
       case 0x95: take(8); break;                              // FRAME
-      case '(': stack_.push_back(MARK); break;                // MARK
+      case '(': spend(16), stack_.push_back(MARK); break;     // MARK
       case '}': case ']': case ')': container(0); break;      // EMPTY_DICT, _LIST, _TUPLE
       case 0x85: case 0x86: case 0x87: container(operation - 0x84); break;  // TUPLE1, 2, 3
       case 't': pop_to_mark(false), container(0); break;      // TUPLE
@@ -96,9 +109,9 @@ class Pickle {
       case 0x94: remember(memo_.size()); break;               // MEMOIZE
       case 'h': recall(number(1)); break;                     // BINGET
       case 'j': recall(number(4)); break;                     // LONG_BINGET
-      case 's': pop(), key(); break;                          // SETITEM
+      case 's': pop(), key(), spend(216); break;              // SETITEM
       case 'u': pop_to_mark(true); break;                     // SETITEMS
-      case 'a': pop(); break;                                 // APPEND
+      case 'a': pop(), spend(16); break;                      // APPEND
       case 'e': pop_to_mark(false); break;                    // APPENDS
       case '.': pop(); return false;                          // STOP
       // GLOBAL, STACK_GLOBAL, INST, EXT1, 2, 4, PERSID, BINPERSID: Python's reader refuses these
@@ -112,17 +125,18 @@ class Pickle {
   }
 
   const std::uint8_t *at_, *end_;
-  const std::uint64_t size_;
-  std::uint64_t containers_ = 0;
+  const std::uint64_t size_, most_;
+  std::uint64_t containers_ = 0, spent_ = 0;
   std::vector<Kind> stack_, memo_;
 };
 
 }  // namespace
 
-// Returns 0, or 1 with a message that says what the pickle does.
-extern "C" int kvpeak_check_pickle(const std::uint8_t* bytes, std::uint64_t size, char* message,
-                                   std::uint64_t room) try {
-  return Pickle(bytes, size).check(), 0;
+// Returns 0, or 1 with a message that says what the pickle does. most: bytes of memory that reading
+// it may take.
+extern "C" int kvpeak_check_pickle(const std::uint8_t* bytes, std::uint64_t size,
+                                   std::uint64_t most, char* message, std::uint64_t room) try {
+  return Pickle(bytes, size, most).check(), 0;
 } catch (const std::exception& error) {
   return std::strncpy(message, error.what(), room - 1), message[room - 1] = 0, 1;
 }

@@ -30,6 +30,7 @@ from kvpeak.base.untrusted import MOST_JSON
 from kvpeak.cli import start
 from kvpeak.experiment.preparation import lacks_its_programs
 from kvpeak.report.markdown import escape
+from kvpeak.report.page import page
 from kvpeak.report.page_data import SHOWN, name_of, read_tables
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
@@ -236,19 +237,48 @@ def test_a_plan_that_names_records_of_elsewhere_is_refused(home):
         ("processes.csv", "round", "processes.csv: line 2: round: expected a value"),
         ("summary.csv", "outcome", "summary.csv: line 2: outcome: expected a value"),
         ("summary.csv", "method", ""),
+        ("summary.csv", "rounds", " default: rounds: empty"),
+        ("summary.csv", "runs", " default: runs: empty"),
+        ("summary.csv", "prompt_tokens", " default: prompt_tokens: empty"),
+        ("summary.csv", "generated_tokens", " default: generated_tokens: empty"),
     ],
 )
 def test_an_empty_field_is_named_or_does_without(home, table, column, said, monkeypatch, capsys):
+    change(home.results / table, column, "")
     monkeypatch.chdir(home.project.folder)
-    file = home.results / table
+    assert start(["compare", "results", "results"]) == bool(said)
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        *(("prompt_tokens", value) for value in ("1e24", "1e5", "0.5", "-1", "x")),
+        *(("peak_footprint_mib", value) for value in ("-1", "1e25")),
+        ("decode_tok_s", "-1"),
+    ],
+)
+def test_a_figure_that_none_can_be_is_named_with_its_file(home, column, value, monkeypatch):
+    """A count of 10^24 is a number, and would be counted to."""
+    monkeypatch.chdir(home.project.folder)
+    change(home.results / "summary.csv", column, value)
+    with pytest.raises(UserError, match=f"results/summary.csv: line 2: {column}: {value}: expect"):
+        page(Path("report/finding.md"), Path("results"))
+
+
+def test_a_peak_of_nothing_is_no_peak(home):
+    change(home.results / "summary.csv", "peak_footprint_mib", "0")
+    home.kvpeak("compare", "results", "results")
+
+
+def change(file: Path, column: str, value: str) -> None:
+    """Give the first row of a table another value in a column."""
     rows = list(csv.DictReader(file.read_text().splitlines()))
-    rows[0][column] = ""
+    rows[0][column] = value
     with file.open("w", newline="") as out:
         writer = csv.DictWriter(out, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    assert start(["compare", "results", "results"]) == bool(said)
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["", "..", "../../.config", "/etc"])

@@ -76,5 +76,5 @@ def pool_growth_mib(kv_bytes_per_token: int, prompt_tokens: int, generated_token
     where sizes are not rounded: MLX's CPU allocator. On Metal and CUDA sizes above a page are
     rounded up to 16 KiB, so that tensors of neighbouring lengths share a size.
     """
-    steps = range(generated_tokens - 1)
-    return kv_bytes_per_token * sum(prompt_tokens + i for i in steps) / MIB
+    steps = max(generated_tokens - 1, 0)
+    return kv_bytes_per_token * (steps * prompt_tokens + steps * (steps - 1) // 2) / MIB

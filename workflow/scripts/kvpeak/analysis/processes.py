@@ -16,11 +16,13 @@ from kvpeak.analysis.kv_held import difference
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
 from kvpeak.analysis.workloads import rows_of
 from kvpeak.base.columns import (
+    COUNTS,
     ENERGY,
     MEMORY,
     PEAKS,
     PROCESSES,
     RUNS,
+    SIGNED,
     SPEEDS,
     SUMMARY,
     TURNS,
@@ -45,8 +47,7 @@ HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "u
 RUN_PHASES = ("prefill-", "decode-")
 PHASES = ("sampled_load_mib", "sampled_run_mib", "sampled_end_mib")
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
-# What may be below zero: without the power of the idle machine there may be less than nothing.
-_SIGNED = ("temperature_c", "prefill_j", "decode_j", "idle_w", *ENERGY)
+_COUNT = re.compile(r"\d{1,9}", re.ASCII)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?", re.ASCII)
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
@@ -161,10 +162,14 @@ def _check_numbers(table: Table, row: dict, where: str) -> None:
         if value is None or value == "":
             continue
         text = str(value)
+        if name in COUNTS and not _COUNT.fullmatch(text):
+            raise UserError(f"{where}: {name}: {text[:80]}: expected a number below 10^9")
         if not _NUMBER.fullmatch(text) or abs(float(text)) > LARGEST:
             raise UserError(f"{where}: {name}: {text[:80]}: expected a number")
+        if name == "prompt_tokens" and not int(text):
+            raise UserError(f"{where}: {name}: 0: expected a number from 1")
         if text.startswith("-"):
-            if name not in _SIGNED:
+            if name not in SIGNED:
                 raise UserError(f"{where}: {name}: {text[:80]}: expected a number from 0")
             row[name] = float(text)
 

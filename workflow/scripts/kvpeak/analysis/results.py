@@ -16,7 +16,18 @@ from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.analysis.workloads import asks_again, longest_prompt
 from kvpeak.base.axes import AXES
-from kvpeak.base.columns import PLAN, PROCESSES, RUNS, SPEEDS, SUMMARY, TEXTS, TURNS, Table
+from kvpeak.base.columns import (
+    COUNTS,
+    PLAN,
+    PROCESSES,
+    RUNS,
+    SIGNED,
+    SPEEDS,
+    SUMMARY,
+    TEXTS,
+    TURNS,
+    Table,
+)
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.made import UNAVAILABLE
@@ -118,6 +129,7 @@ def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Res
             | {"longest_prompt": longest_prompt(row, parts.get(_cell(row), []))}
             for row in map(with_every_column, rows(measured))
             if row["outcome"] != UNAVAILABLE  # nothing was measured; the plan says why
+            and _whole(row, summary)
         },
         processes={column: process_means(run_table, column) for column in SPEEDS},
         outliers=far_off_runs(run_table),
@@ -160,6 +172,14 @@ def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
     return lines
 
 
+def _whole(row: dict, path: Path | str) -> dict:
+    """A row of summary.csv. Raises UserError for a cell that ended well and lacks a count."""
+    needed = ("rounds", "runs") + ("prompt_tokens", "generated_tokens") * (row["outcome"] == "ok")
+    if missing := next((name for name in needed if row[name] is None), None):
+        raise UserError(f"{path}: {' '.join(_cell(row))}: {missing}: empty; expected a number")
+    return row
+
+
 def with_every_column(row: dict) -> dict:
     """A row of summary.csv; a column that an older version of kvpeak did not write is None, and
     what is not said to be a replay is live.
@@ -169,11 +189,12 @@ def with_every_column(row: dict) -> dict:
 
 def headline(row: dict) -> dict[str, float | None]:
     """The cell's headline peak, MiB: the median of its processes, the smallest and the largest.
+    There is none of 0.
 
     An older summary.csv holds the largest and perhaps the smallest.
     """
     counter = counter_of(row)
-    peak = row[f"peak_{counter}_mib"]
+    peak = row[f"peak_{counter}_mib"] or None
     ends = (row.get(f"peak_{counter}_{end}_mib") for end in ("min", "max"))
     low, high = (peak if value is None else value for value in ends)
     return {"peak_mib": peak, "peak_min_mib": low, "peak_max_mib": high}
@@ -241,6 +262,10 @@ def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:
         return values.map(lambda text: str(text).lower() == "true")
     numbers = pd.to_numeric(values, errors="coerce")
     wrong = values.notna() & ~(numbers.abs() <= LARGEST)  # no number, or a boundless one
+    if known and name in COUNTS:
+        wrong |= values.notna() & ~values.astype(str).str.fullmatch("[0-9]{1,9}")
+    elif known and name in _NUMBERS and name not in SIGNED:
+        wrong |= numbers < 0
     if not wrong.any():
         return numbers
     if known and name in _NUMBERS:

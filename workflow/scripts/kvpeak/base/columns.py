@@ -6,8 +6,14 @@ from dataclasses import dataclass
 
 from kvpeak.base.axes import AXES
 
-_COUNTED = (  # numbers without a unit
+COUNTS = (  # whole numbers of at most nine digits
     *("round", "run", "rounds", "runs", "outputs", "turn", "sequence", "first_difference"),
+    *("prompt_tokens", "generated_tokens", "reused_tokens"),
+)
+# What may be below zero: without the power of the idle machine there may be less than nothing.
+SIGNED = (
+    *("temperature_c", "prefill_j", "decode_j", "idle_w"),
+    *("prefill_j_per_token", "decode_j_per_token"),
 )
 LOWER_BOUND = "lower bound"  # part of what the source of a peak says of itself if it was sampled
 
@@ -36,7 +42,7 @@ class Table:
     @property
     def numbers(self) -> tuple[str, ...]:
         """The columns that hold numbers and nothing else."""
-        return tuple(each.name for each in self.columns if each.unit or each.name in _COUNTED)
+        return tuple(each.name for each in self.columns if each.unit or each.name in COUNTS)
 
 
 def columns(*described: tuple[str, str, str]) -> tuple[Column, ...]:

@@ -29,7 +29,7 @@ def growth_rows(results: Results) -> list[dict]:
         needed = ("peak_pool_mib", "peak_active_mib", "kv_bytes_per_token", "peak_mib")
         if len(sides) < 2 or any(side[name] is None for side in sides for name in needed):
             continue
-        if row["peak_pool_mib"] <= row["peak_active_mib"]:
+        if row["peak_pool_mib"] <= row["peak_active_mib"] or row["generated_tokens"] < 2:
             continue
         predicted = pool_growth_mib(
             int(row["kv_bytes_per_token"]), int(row["prompt_tokens"]), int(row["generated_tokens"])

@@ -27,16 +27,16 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
     Raises UserError for a table or picture that cannot be read.
     """
     templates = templates or shipped(TEMPLATES)
-    tables = read_tables(results)
-    links = links_of(tables)
     folder = finding.parent
     documents = (finding.name, *([DETAILS] if (folder / DETAILS).exists() else []))
     texts = {name: read_text(inside(folder, name), MOST_DOCUMENT) for name in documents}
+    measured = read_results(*(results / path.name for path in (PLAN, SUMMARY, RUNS)))
+    tables = read_tables(results)
+    links = links_of(tables)
     shown = {
         slug(name): Markup(to_html(text, folder, links, name, documents, results))
         for name, text in texts.items()
     }
-    measured = read_results(*(results / path.name for path in (PLAN, SUMMARY, RUNS)))
     specification = charts(cells(measured, results))
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates),

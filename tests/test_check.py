@@ -10,6 +10,7 @@ import yaml
 
 from kvpeak.base.program import main
 from kvpeak.commands import check as program
+from kvpeak.report.claims import claim_line
 
 ROOT = Path(__file__).parents[1]
 SMALL = ROOT / "tests/data/small"
@@ -135,3 +136,15 @@ def test_a_claim_that_a_spreadsheet_would_calculate_is_marked(check, tmp_path):
     check(FAILING | {"claim": "=1+1"})
     with (tmp_path / "checks.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["claim"] == "'=1+1"
+
+
+def test_a_claim_names_the_one_model_of_several_that_it_was_held_against():
+    row = {"claim": "no cap changes tokens", "verdict": "holds", "cells": "tiny, a-512; tiny, a-9"}
+    rows = [row | {"groups": "2", "held": "4"}, row | {"groups": "1", "held": "1"}]
+    several = ["tiny", "tiny", "large"]
+    assert claim_line(rows, several).endswith("(3 of 3): no cap changes tokens (5/3 cells, tiny)")
+    assert claim_line(rows, ["tiny"] * 9).endswith("tokens (5/9 cells)")
+    both = [*rows, rows[0] | {"cells": "large, a-512"}]
+    assert claim_line(both, several).endswith("tokens (9/3 cells)")
+    named = [each | {"claim": "tiny's tokens stay"} for each in rows]
+    assert claim_line(named, several).endswith("tiny's tokens stay (5/3 cells)")

@@ -274,7 +274,7 @@ def test_a_row_of_the_table_is_one_process_whose_parts_add_up(small):
     assert "A row is the process" not in where_table(once, [])
     takes = opening(results, [], leading([compare(small, "cap", "32MiB", "2x")]), {})["answers"]
     assert (
-        "Of the 850 MiB of one process, the one with the median peak, 100 MiB are weights"
+        "Of the 850 MiB of one process with the median peak 100 MiB are weights"
         in (takes["What takes the memory?"])
     )
 

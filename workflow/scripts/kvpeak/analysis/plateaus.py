@@ -116,9 +116,9 @@ def spell_growth(growth: Growth) -> str:
     """E.g. `grows by 1.1 MiB a token and stands from token 33 on, at its cap of 32 MiB`."""
     rate = f"grows by {growth.mib_per_token:.2g} MiB a token"
     if growth.stops_at is None:
-        limit = "" if growth.limit_mib is None else f" of {growth.limit_mib:,.0f} MiB"
-        end = f"its cap{limit} is not met" if limit else "the pool has no cap"
-        return f"{rate} to the end of the {growth.tokens} tokens; {end}"
+        limit = growth.limit_mib
+        end = "" if limit is None else f"; its cap of {limit:,.0f} MiB is not met"
+        return f"{rate} to the end of the {growth.tokens} tokens{end}"
     where = f"{rate} and stands from token {growth.stops_at} on"
     return (
         f"{where}: the pool is at its cap of {growth.limit_mib:,.0f} MiB"

@@ -16,9 +16,9 @@ SIGNS = {
 ORDER = list(SIGNS)
 
 
-def claims_section(checks: list[dict], cells: int) -> dict:
+def claims_section(checks: list[dict], models: list[str]) -> dict:
     """Judged claims with all their figures, those that fail first; the others by the reason why
-    they were not measured. `cells`: how many cells the finding has.
+    they were not measured. `models`: that of each cell of the finding.
     """
     judged, unmeasured = {}, {}
     for row in checks:
@@ -29,7 +29,7 @@ def claims_section(checks: list[dict], cells: int) -> dict:
     claims = sorted(judged.values(), key=lambda rows: ORDER.index(worst(rows)))
     return {
         "counts": claim_counts(judged, checks),
-        "lines": [claim_line(rows, cells) for rows in claims],
+        "lines": [claim_line(rows, models) for rows in claims],
         "judged": [_judged_claim(number, rows) for number, rows in enumerate(claims, start=1)],
         "not_measured": [
             {
@@ -55,17 +55,28 @@ def claim_counts(judged: dict[str, list[dict]], checks: list[dict]) -> dict[str,
     }
 
 
-def claim_line(rows: list[dict], cells: int) -> Markdown:
-    """One claim in a line: its verdict, its sentence, of how many combinations of cells, and how
-    many of the finding's cells it was held against.
+def claim_line(rows: list[dict], models: list[str]) -> Markdown:
+    """One claim in a line: its verdict, its sentence, of how many combinations of cells, how many
+    of the finding's cells it was held against, and of which model, if that is one of several.
     """
     verdict = worst(rows)
     groups = sum(int(row["groups"]) for row in rows)
     found = sum(int(row["groups"]) for row in rows if row["verdict"] == verdict)
     count = f" ({found} of {groups})" if groups > 1 else ""
     held = sum(int(row.get("held") or 0) for row in rows)
-    against = f" ({held:,}/{cells:,} cells)" if held else ""
+    against = f" ({held:,}/{len(models):,} cells{_model(rows, models)})" if held else ""
     return Markdown(f"{SIGNS[verdict]}{count}: {escape(rows[0]['claim'])}{against}")
+
+
+def _model(rows: list[dict], models: list[str]) -> str:
+    """The one model of several that a claim was held against, where its words do not say it."""
+    names = {
+        name for row in rows for cell in split_texts(row["cells"]) for name in cell.split(", ")
+    }
+    held = names & set(models)
+    if len(held) != 1 or len(set(models)) == 1 or (model := held.pop()) in rows[0]["claim"]:
+        return ""
+    return f", {escape(model)}"
 
 
 def _judged_claim(number: int, rows: list[dict]) -> dict:

@@ -92,7 +92,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "workloads": workloads_section(results),
         "fits": fits_section(fits_rows(results, folder), any(map(is_lower_bound, summary))),
         "limits": limits_section(summary, calibrations, sources.dtypes(records)),
-        "claims": claims_section(checks, len(summary)),
+        "claims": claims_section(checks, [row["model"] for row in summary]),
         "instruments": instruments_section(instruments, damaged),
         **measured(summary),
         **doubtful(matrix, results, plan),
@@ -145,7 +145,7 @@ def facts_of(records: list[dict]) -> tuple[str, ...]:
         whose = "All weights" if len(random) == len(models) else f"The weights of {listed(random)}"
         facts.append(
             f"{whose} are random: memory and speed are as with real ones of this type and shape; "
-            "the tokens, and whether they repeat, are not."
+            "the tokens are not."
         )
     types = dict.fromkeys(model["dtypes"] for model in models if model["dtypes"])
     if types:

@@ -113,9 +113,10 @@ def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
     if not all(effect.verdict in ESTABLISHED for effect in speeds):
         told.append("No speed named: no change of speed is established.")
     if any(effect.verdict == Verdict.NOT_TESTABLE and effect.pairs > 1 for effect in peaks):
-        told.append("Ratios without a pooled one: too few pairs, or replayed.")
+        replayed = ", or replayed" * any(not effect.live for effect in peaks)
+        told.append(f"Ratios without a pooled one: too few pairs{replayed}.")
     if any(effect.noisy for effect in peaks):
-        told.append("Within the noise: the processes' ranges meet, missed samples counted.")
+        told.append("Within the noise: the processes' ranges meet, or may by what samples missed.")
     if any(effect.verdict in ESTABLISHED and effect.pairs > 1 for effect in speeds):
         told.append("Alone: pairs with their own verdict.")
     return [escape(" ".join(told))] if told else []
@@ -205,7 +206,7 @@ def growth_lines(results: Results, cells: Path) -> list[Markdown]:
             continue
         if growth := _growth(cells, row):
             names = ", ".join(spell_name(axis, row[axis]) for axis in AXES)
-            text = escape(f"{names}: the process {spell_growth(growth)}.")
+            text = escape(f"{names}: in the first run the process {spell_growth(growth)}.")
             found.append((not is_stock(row), -growth.mib_per_token, text))
     return [text for *_, text in sorted(found)[:MOST_GROWING]]
 

@@ -215,10 +215,13 @@ def not_measured(found: dict) -> str:
         f"any {axis} but {found['single'][axis]}" for axis in NARROW if axis in found["single"]
     ]
     missing = [each for each in found["not_here"] if not each["reason"].startswith(NEVER)]
-    cells = [
-        f"{number(entry['cells'])} of {number(found['planned'])} planned cells ({entry['reason']})"
-        for entry in missing[:MOST_REASONS]
-    ]
+    never = sum(each["cells"] for each in found["not_here"]) - sum(
+        each["cells"] for each in missing
+    )
+    reasons = [f"{number(each['cells'])}: {each['reason']}" for each in missing[:MOST_REASONS]]
+    reasons += [f"{number(never)}: {NEVER}"] * bool(never)
+    count = f"{number(sum(each['cells'] for each in found['not_here']))} of {found['planned']:,}"
+    cells = [f"{count} planned cells ({'; '.join(reasons)})"] * bool(missing)
     machines = ["other machines"] if len(found["machines"]) == 1 else []
     text = "; ".join([*machines, *names, *cells])
     return f"Here: {text}." if text else ""

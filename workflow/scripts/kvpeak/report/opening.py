@@ -94,8 +94,9 @@ def _nearly(most: Change, clear: list[Change]) -> str:
         _of_names(each): each
         for each in sorted(alike, key=lambda each: order(each.pair))
         if abs(each.pair.peak_change_mib) >= least
+        and (each.axis, most.axis) != ("commit", "commit")  # one step between many releases
     }
-    others.pop(_of_names(most))
+    others.pop(_of_names(most), None)
     named = []
     for each in list(reversed(others.values()))[:MOST_NEARLY]:
         axis, before, after = each.axis, each.pair.before, each.pair.after
@@ -265,7 +266,7 @@ def _whole(row: dict) -> str:
         return f"Of the {whole} MiB while running"
     if row["rounds"] == 1 and whole == f"{row['peak_mib']:,.0f}":
         return "Of it"
-    return f"Of the {whole} MiB of one process, the one with the median peak,"
+    return f"Of the {whole} MiB of one process with the median peak"
 
 
 def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> str:

@@ -38,6 +38,7 @@ class Measured:
     active_mib: float | None
     speeds: dict[str, Sequence[float]]  # by column, one mean for each process
     predicted: Outcome | None = None
+    flagged: bool = False  # its cell carries a flag
 
 
 @dataclass(frozen=True)
@@ -105,6 +106,7 @@ def pools_of(results: Results, variants: dict[str, dict], cells: Path) -> list[M
                 _predicted(recorded, setting or _own_rule(recorded, row["cap"]))
                 if recorded
                 else None,
+                bool(row["flags"]),
             )
         )
     return found

@@ -10,8 +10,10 @@ from kvpeak.report.pytorch import pytorch_section
 from kvpeak.report.style import COLOURS, MARKERS, WIDTH, Canvas, Figure, styled, svg
 
 SLUG = "buffer-pools"
-# Where MLX cannot run a rule (docs/pools.md), by the first word of its setting.
+# Where MLX cannot run a rule (docs/pools.md), by the first word of its setting. One that keeps
+# nothing it has everywhere, as the cap 0MiB.
 NOT_THERE = {"torch": "on Metal or under CUDA", "torch-mps": "on Metal or under CUDA"}
+ANYWHERE = "MLX has it as the cap 0MiB; its cost on a GPU was not measured"
 
 
 def pools_section(found: list[Measured], recorded: list[dict]) -> dict | None:
@@ -53,8 +55,9 @@ def sentence(pools: list[Pool]) -> Markdown:
         said += f", asking the system {best.made:,} times for memory instead of {best.own_made:,}"
     if least is not best and least.made is not None:
         said += f"; {code(least.name)} takes {least.peak:.2f} times and asks {least.made:,} times"
-    where = NOT_THERE.get(best.name.split(",")[0], "under CUDA")
-    return Markdown(f"{said}. MLX cannot run it {where}.")
+    name = best.name.split(",")[0]
+    where = f"MLX cannot run it {NOT_THERE.get(name, 'under CUDA')}"
+    return Markdown(f"{said}. {ANYWHERE if name == 'none' else where}.")
 
 
 def _over(pool: Pool) -> str:
@@ -93,7 +96,7 @@ def _cells(found: list[Measured]) -> Markdown:
     rows = [
         [
             *(code(name) for name in each.place[1:]),
-            code(each.name),
+            Markdown(f"{code(each.name)}{' ⚑' * each.flagged}"),
             number(each.peak_mib, 1),
             number(each.predicted.reserved_peak / MIB, 1) if each.predicted else "–",
             number(each.active_mib, 1),

@@ -52,7 +52,7 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     if any(map(outside_runs, rows)):
         notes.append("Of a peak outside the runs the parts are those of the runs.")
     if not all(row["parts"] for row in rows):
-        notes.append("–: not known under this pool's rule.")
+        notes.append("–: the parts do not add up.")
     return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
 
 

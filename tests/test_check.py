@@ -1,11 +1,11 @@
 """kvpeak check as it is called: the table it writes, what it prints, and its exit code."""
 
 import csv
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm
 import yaml
 
 from kvpeak.base.program import main
@@ -113,7 +113,7 @@ def test_a_name_that_is_not_in_the_matrix_is_said_and_the_rest_is_judged(check, 
 
 def test_the_program_names_a_table_that_is_not_there():
     command = [sys.executable, ROOT / "workflow/scripts/check.py", "--plan", "nowhere/plan.csv"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = warm.run(command)
     assert done.returncode == 1
     assert done.stderr.startswith("check: nowhere/plan.csv: No such file or directory; make it")
     assert len(done.stderr.splitlines()) == 1

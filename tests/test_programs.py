@@ -5,14 +5,17 @@ closed one, an interrupt.
 
 import fcntl
 import functools
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 
 import psutil
@@ -30,7 +33,7 @@ KVPEAK = Path(sys.executable).with_name("kvpeak")
 ENGINES = {"mlx_engine", "candle_replay", "mistralrs_engine", "probe"}
 
 CELL = "results/cells/mlx-0.32.4/tiny/alice-16/cat/none/default/r1"
-RECORDINGS = Path(__file__).parents[1] / "config/pools/pytorch-h200"
+RECORDINGS = ROOT / "config/pools/pytorch-h200"
 PREDICT = "--model config/models/tiny.json --prompt-tokens 17 --kv-cache cat --slack 2 --decode 8"
 
 
@@ -96,7 +99,7 @@ PROGRAMS = {
     "render": Program("--matrix nowhere.yaml", None, "--out {out}/finding.md"),
     # It computes for long before it writes: tests/test_replay_finding.py.
     "replay_finding": Program("--cells nowhere.csv"),
-    "replay_recordings": Program("nowhere", None, f"{RECORDINGS} --out {{out}}/pytorch.csv"),
+    "replay_recordings": Program("nowhere", None, "recordings --out {out}/pytorch.csv"),
     "run_cell": Program(f"{CELL} --matrix nowhere.yaml"),
 }
 NAMES = sorted(PROGRAMS)
@@ -133,7 +136,20 @@ def here(_measured, tmp_path_factory) -> Path:
     record = folder / CELL / "cell.json"  # one cell that `kvpeak failed` lists
     record.write_text(record.read_text().replace('"outcome": "ok"', '"outcome": "oom"', 1))
     (folder / "docs").mkdir()
+    copy_shortest_recording(folder / "recordings")
     return folder
+
+
+def copy_shortest_recording(folder: Path) -> None:
+    folder.mkdir()
+    shortest = min(json.loads((RECORDINGS / "peaks.json").read_text()), key=itemgetter("events"))
+    (folder / "peaks.json").write_text(json.dumps([shortest]))
+    name = f"{shortest['snapshot']}.pickle.xz"
+    with (
+        zipfile.ZipFile(RECORDINGS / "snapshots.zip") as whole,
+        zipfile.ZipFile(folder / "snapshots.zip", "w") as one,
+    ):
+        one.writestr(name, whole.read(name))
 
 
 @pytest.mark.parametrize("name", NAMES)

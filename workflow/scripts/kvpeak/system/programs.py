@@ -56,6 +56,7 @@ SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY|PRIVATE|AUTH|(^|_)PAT(_|
 USERINFO = re.compile(r"://[^/\s]*@")  # an address with a password in it
 ADDRESS = re.compile(r"(\w+://)(?:[^/\s]*@)?([\w.:\[\]-]*)[^\s)`'\"]*")
 END_S = 2.0  # for the rest of what an ended program wrote
+MOST_SAID = 16 << 20  # characters: a build may print a megabyte, and some never end
 LAST_LINES = 4096  # bytes of what a program printed, for a message
 
 
@@ -87,8 +88,9 @@ def run_program(
     """Run a program to its end, in `folder`, with `variables` (default: `environment()`).
 
     What it prints goes to this process's standard error, and the end of its own standard error into
-    the result. With `capture` nothing is shown and all of both is in the result, as text. Raises
-    Unavailable if the program is not there or takes longer than `limit_s` seconds.
+    the result. With `capture` nothing is shown and both are in the result, as text. Of each no more
+    than MOST_SAID characters are shown or kept. Raises Unavailable if the program is not there or
+    takes longer than `limit_s` seconds.
     """
     with inherited_orphans():
         return _run(command, limit_s, folder, variables, capture)
@@ -107,7 +109,7 @@ def _run(
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if capture else sys.stderr,
+            stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             cwd=folder,
             env=leash.marked(environment() if variables is None else variables),
@@ -119,9 +121,8 @@ def _run(
     except OSError as error:
         leash.release()
         raise Unavailable(f"{command[0]}: cannot be started ({error.strerror})") from None
-    echo = None if capture else _Echo(process.stderr)
+    out, err = (_Listener(stream, capture) for stream in (process.stdout, process.stderr))
     try:
-        out, err = process.communicate(timeout=limit_s) if capture else (None, None)
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
         shown = " ".join(command)[:200]
@@ -129,29 +130,42 @@ def _run(
     finally:
         _end(process, others)
         leash.release()
-    if echo:
-        err = echo.end()
-    return subprocess.CompletedProcess(command, process.returncode, out, err)
+    said = out.whole(), err.whole()
+    return subprocess.CompletedProcess(command, process.returncode, *said)
 
 
-class _Echo:
-    """Shows what a program writes on its standard error while it runs, and keeps the end of it."""
+class _Listener:
+    """Shows what a program writes while it runs, and keeps the end of it; or keeps all of it. It
+    listens to the end, and to MOST_SAID characters only.
+    """
 
-    def __init__(self, stream):
-        self._stream, self._end = stream, ""
+    def __init__(self, stream, keep: bool):
+        self._stream, self._keep = stream, keep
+        self._kept: list[str] = []
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
     def _follow(self) -> None:
+        left = MOST_SAID
         while text := self._stream.readline(LAST_LINES):
-            self._end = (self._end + text)[-LAST_LINES:]
-            with contextlib.suppress(OSError):  # a closed terminal does not end the program
-                sys.stderr.write(text)
-                sys.stderr.flush()
+            if self._keep and left > 0:
+                self._kept.append(text)
+            elif not self._keep:
+                self._kept = ["".join([*self._kept, text])[-LAST_LINES:]]
+                if left > 0:
+                    self._show(text if len(text) < left else "\n… more is not shown …\n")
+            left -= len(text)
 
-    def end(self) -> str:
+    @staticmethod
+    def _show(text: str) -> None:
+        with contextlib.suppress(OSError):  # a closed terminal does not end the program
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+    def whole(self) -> str:
+        """What was kept."""
         self._thread.join(END_S)  # what left the session may hold the stream
-        return self._end
+        return "".join(self._kept)
 
 
 def hosts_only(text: str) -> str:

@@ -558,6 +558,19 @@ def test_git_takes_no_command_and_no_option_from_an_entry(project, repository, c
     assert not [*project.folder.rglob("executed*")]
 
 
+def test_git_starts_no_filter_that_a_local_repository_names(project, repository):
+    """Its configuration is in no revision."""
+    folder, wire = Path(repository["repository"]), project.folder / "executed"
+    (folder / ".git/info").mkdir(exist_ok=True)
+    (folder / ".git/info/attributes").write_text("x filter=evil\n")
+    for key in ("clean", "process"):
+        subprocess.run(["git", "-C", folder, "config", f"filter.evil.{key}", f"touch {wire}"])
+    subprocess.run(["git", "-C", folder, "config", "filter.evil.required", "true"], check=True)
+    (folder / "x").write_text("#!/bin/zh\n")  # as many bytes as before: git has to look into it
+    assert "has uncommitted changes" in build(project, repository).stderr
+    assert not wire.exists()
+
+
 def test_a_foreign_build_is_not_started(project, repository, monkeypatch):
     """Its record lies in results/, its program does not; a copy that differs is another build's."""
     monkeypatch.chdir(project.folder)

@@ -96,7 +96,7 @@ class Build:
         """A revision does not hold what a local repository has not committed."""
         local = Path(self.entry["repository"])
         changed = ("status", "--porcelain", "--untracked-files=no")
-        if local.is_dir() and git_or_nothing(*changed, folder=local):
+        if local.is_dir() and git_or_nothing(*_no_filters(local), *changed, folder=local):
             raise UserError(
                 f"repository {local} has uncommitted changes, which revision "
                 f"{self.entry['revision']} does not hold; commit or stash them"
@@ -150,6 +150,16 @@ class Build:
         """The first line of PROGRAM --version."""
         done = run_program([program, "--version"], VERIFY_S, capture=True)
         return (done.stdout or done.stderr).strip().split("\n")[0]
+
+
+def _no_filters(repository: Path) -> list[str]:
+    """Options of git by which it starts none of the filters that a repository's own configuration
+    names: that is in no revision, and nobody has looked at it.
+    """
+    asked = ("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
+    names = git_or_nothing(*asked, folder=repository).splitlines()
+    values = {name: "false" if name.endswith(".required") else "" for name in names}
+    return [each for name, value in values.items() for each in ("-c", f"{name}={value}")]
 
 
 def mirror_of(repository: str) -> Path:

@@ -38,18 +38,18 @@ class ProcessTree:
         One that loses its parent meanwhile is in neither place where it was looked for, so that it
         is looked for again until there is nothing new.
         """
-        found: list[int] = []
+        found: dict[int, None] = {}
         for _ in range(MOST_LOOKS):
             known = len(found)
             waiting = [*children(self._root), *self._orphans()]
             while waiting:
                 process = waiting.pop()
                 if process not in found:
-                    found.append(process)
+                    found[process] = None
                     waiting += children(process)
             if len(found) == known:
                 break
-        return found
+        return [*found]
 
     def sample(self) -> Sample | None:
         """The memory of all below the root, added; None if there is nothing.

@@ -88,6 +88,17 @@ def test_what_is_no_table_is_one_line(tmp_path, text, said):
     assert len(line) < 500
 
 
+def test_a_large_table_with_a_wide_sign_is_refused(tmp_path, monkeypatch):
+    """One makes eight bytes of every character."""
+    monkeypatch.setattr(untrusted, "MOST_WIDE", 100)
+    for sign, fits in (("x", True), ("😀", False)):
+        (tmp_path / "t.csv").write_text("a\n" + "x\n" * 50 + sign + "\n", encoding="utf-8")
+        if fits:
+            assert len(read_csv(tmp_path / "t.csv")) == 51
+        else:
+            assert "t.csv: more than " in refused(read_csv, tmp_path / "t.csv")
+
+
 @given(st.binary(max_size=300))
 def test_any_bytes_are_a_value_or_one_line(tmp_path_factory, content):
     file = tmp_path_factory.getbasetemp() / "any"

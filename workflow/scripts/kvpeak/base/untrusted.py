@@ -27,6 +27,7 @@ MOST_JSON = 16 * MIB
 MOST_DOCUMENT = 4 * MIB  # of Markdown: parsing takes 100 times as much memory
 LONGEST_FIELD = MIB  # bytes of one CSV field
 MOST_COLUMNS = 200  # of a table; the widest of kvpeak's has fewer than half
+MOST_WIDE = 64 * MIB  # characters of a table of which one is not ASCII: each takes eight bytes
 MOST_FIELDS = 12_000_000  # of a table: they take about 1 GiB
 # Of a compressed file: what every one may unpack to, and how much more for each of its bytes;
 # recordings of real programs unpack to 9 to 23 times their size.
@@ -186,6 +187,8 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
     UserError.
     """
     csv.field_size_limit(LONGEST_FIELD)
+    if len(text) > MOST_WIDE and not text.isascii():
+        raise UserError(f"{path}: more than {MOST_WIDE // MIB} MiB, and not all of it is ASCII")
     reader = csv.DictReader(io.StringIO(text, newline=""))
     clean = _visible(text) and '"' not in text
     try:

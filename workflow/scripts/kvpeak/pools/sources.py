@@ -19,6 +19,7 @@ from kvpeak.pools.trace import Op, Trace
 
 _XZ, _GZIP, _PICKLE = b"\xfd7zXZ\x00", b"\x1f\x8b", b"\x80"
 LONGEST_LINE = 100_000  # characters of a CSV
+MOST_ROWS = 4_000_000  # events of a CSV: each takes 180 bytes
 TOO_LARGE = 2**63  # bytes of a request
 _CSV_COLUMNS = {"time", "op", "id", "bytes", "stream", "phase", "stack"}
 
@@ -74,8 +75,8 @@ def read_csv(file, path: Path) -> Trace:
         )
     made = _FromRows(path)
     for row in reader:
-        if len(made.trace) == trace.MOST_EVENTS:
-            raise UserError(f"{path}: more than {trace.MOST_EVENTS:,} events")
+        if len(made.trace) == MOST_ROWS:
+            raise UserError(f"{path}: more than {MOST_ROWS:,} events in a CSV")
         made.add(reader.line_num, row)
     trace.show(made.trace)
     return made.trace

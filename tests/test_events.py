@@ -70,6 +70,8 @@ def test_every_key_of_the_table_is_needed(event):
         ("warmup", 0),
         ("warmup", None),
         ("prompt_tokens", None),
+        ("prompt_tokens", 0),
+        ("generated_tokens", 10**9),
         ("prefill_s", "0.5"),
         ("prefill_s", -0.1),
         ("prefill_s", True),

@@ -5,6 +5,7 @@ each ends, in one line where it is refused. A reader that is quadratic does not 
 import csv
 import json
 import logging
+import shutil
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 
 from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.plateaus import fit_growth_and_stop
+from kvpeak.analysis.results import read_results
 from kvpeak.analysis.unavailable import unavailable_rows
 from kvpeak.base import program, untrusted
 from kvpeak.base.axes import AXES
@@ -203,6 +205,18 @@ def test_what_no_check_foresaw_is_one_line_and_more_where_it_is_asked_for(
     monkeypatch.setenv("V", "1")
     with pytest.raises(error):
         program.ended("x", run)
+
+
+@pytest.mark.parametrize("name", ["plan.csv", "summary.csv", "processes.csv", "runs.csv"])
+def test_a_row_that_is_there_twice_is_named(tmp_path, name):
+    """Only one of them would count."""
+    stored = Path(__file__).parents[2] / "docs/findings/cpu-2026-12-01/results"
+    for table in ("plan.csv", "summary.csv", "processes.csv", "runs.csv"):
+        shutil.copyfile(stored / table, tmp_path / table)
+    lines = (tmp_path / name).read_text().splitlines()
+    (tmp_path / name).write_text("\n".join([*lines, lines[1], ""]))
+    with pytest.raises(UserError, match=rf"{name}: line {len(lines) + 1}: .* is there twice"):
+        read_results(*(tmp_path / f"{each}.csv" for each in ("plan", "summary", "runs")))
 
 
 def test_no_writer_of_tables_writes_a_formula():

@@ -475,6 +475,17 @@ def test_a_bad_record_costs_its_own_row_and_is_named(home, case, monkeypatch):
         assert line.isprintable()
 
 
+def test_a_run_that_is_there_twice_costs_its_own_cell(home, monkeypatch):
+    monkeypatch.chdir(home.project.folder)
+    table = home.cells()[0] / "runs.csv"
+    lines = table.read_text().splitlines()
+    table.write_text("\n".join([*lines, lines[-1], ""]))
+    tables, _, problems = gather(read_plan(PLAN))
+    (line,) = problems
+    assert "runs.csv: run: one of them is there twice" in line
+    assert tables["summary.csv"].count("unreadable,") == 1
+
+
 FIELDS = ("nan", "inf", "1e30", "1_000", "１２", "x", "-5", " 5", "0x1")
 
 

@@ -114,6 +114,8 @@ def read_process(
         return None
     for line, run in enumerate(runs, 2):
         _check_numbers(RUNS, run, f"{folder / 'runs.csv'}: line {line}")
+    if len({run["run"] for run in runs}) < len(runs):
+        raise UserError(f"{folder / 'runs.csv'}: run: one of them is there twice")
     if cell:
         _check_cell(record.items("cell"), cell, record.file)
         for run in runs:

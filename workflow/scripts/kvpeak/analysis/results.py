@@ -143,7 +143,7 @@ def live_peaks(runs: pd.DataFrame) -> dict[CellName, tuple[float, float]]:
     """The live peak of a process's first run, warm-up or not, and the largest of its later ones,
     MiB: the medians over the cell's processes. Only of cells that have both.
     """
-    known = runs.dropna(subset=["peak_active_mib"])
+    known = runs[runs["peak_active_mib"] > 0]
     first = known[known["run"] == 0].set_index([*AXES, "round"])["peak_active_mib"]
     later = known[known["run"] > 0].groupby([*AXES, "round"])["peak_active_mib"].max()
     both = pd.concat({"first": first, "later": later}, axis=1, join="inner")
@@ -242,7 +242,10 @@ def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
         name: _column(path, name, [row[name] for row in found], table is not None)
         for name in header
     }
-    return pd.DataFrame(columns, columns=list(header))
+    made = pd.DataFrame(columns, columns=list(header))
+    if table:
+        _check_once(path, made, table.key)
+    return made
 
 
 def _header(path: Path) -> list[str]:
@@ -275,6 +278,15 @@ def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:
             "decimal point, as kvpeak writes it; a spreadsheet may have changed the file"
         )
     return values
+
+
+def _check_once(path: Path, table: pd.DataFrame, key: tuple[str, ...]) -> None:
+    """Raise UserError for the first row that is there a second time: only one would count."""
+    again = table.duplicated(list(key)) if key else pd.Series(dtype=bool)
+    if again.any():
+        line = int(again.idxmax())
+        names = " ".join(str(table.at[line, name]) for name in key)
+        raise UserError(f"{path}: line {line + 2}: {names}: is there twice")
 
 
 def _check_names(path: Path, axis: str, names: list[str]) -> None:

@@ -44,6 +44,12 @@ class Table:
         """The columns that hold numbers and nothing else."""
         return tuple(each.name for each in self.columns if each.unit or each.name in COUNTS)
 
+    @property
+    def key(self) -> tuple[str, ...]:
+        """Those that no two rows have in common; () where rows are told by more."""
+        told = (*AXES, "round", "run")
+        return () if "turn" in self.names else tuple(each for each in told if each in self.names)
+
 
 def columns(*described: tuple[str, str, str]) -> tuple[Column, ...]:
     return tuple(Column(*each) for each in described)

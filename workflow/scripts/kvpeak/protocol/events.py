@@ -27,7 +27,9 @@ class Kind:
         return Kind(f"{self.what} or null", lambda value: value is None or self.holds(value))
 
 
-COUNT = Kind("a whole number from 0", lambda value: type(value) is int and 0 <= value < LARGEST)
+SIZE = Kind("a whole number from 0", lambda value: type(value) is int and 0 <= value < LARGEST)
+COUNT = Kind("a whole number below 10^9", lambda value: type(value) is int and 0 <= value < 10**9)
+SOME = Kind("a whole number from 1 to 10^9", lambda value: COUNT.holds(value) and value > 0)
 FIGURE = Kind(  # NaN and the infinities fail the comparison
     "a finite number from 0", lambda value: type(value) in (int, float) and 0 <= value < LARGEST
 )
@@ -43,7 +45,7 @@ DIGEST = Kind(
 ENDING = Kind("oom or unsupported", lambda value: value in ("oom", "unsupported"))
 
 EVENTS: dict[str, dict[str, Kind]] = {
-    "started": {"versions": OBJECT, "device": OBJECT, "cap_bytes": COUNT.or_null()},
+    "started": {"versions": OBJECT, "device": OBJECT, "cap_bytes": SIZE.or_null()},
     "loaded": {
         "load_s": FIGURE.or_null(),
         "loaded_mib": FIGURE.or_null(),
@@ -56,7 +58,7 @@ EVENTS: dict[str, dict[str, Kind]] = {
     "run": {
         "run": COUNT,
         "warmup": FLAG,
-        "prompt_tokens": COUNT,
+        "prompt_tokens": SOME,
         "generated_tokens": COUNT,
         "prefill_s": FIGURE.or_null(),
         "ttft_s": FIGURE.or_null(),

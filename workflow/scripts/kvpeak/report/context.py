@@ -306,7 +306,7 @@ def flagged(summary: list[dict]) -> dict:
 
 def period(runs: pd.DataFrame) -> dict | None:
     """When the first and the last cell started (UTC dates)."""
-    starts = runs["started_at"].dropna()
+    starts = runs["started_at"].dropna().astype(str)
     return {"first": starts.min()[:10], "last": starts.max()[:10]} if len(starts) else None
 
 

@@ -91,11 +91,12 @@ def _of_first_runs(found: dict) -> list[Markdown]:
     if not rising:
         return []
     most = max(rising, key=lambda each: each["later"] / each["first"])
+    cells = f"{number(len(rising))} of {number(len(found['summary']))} cells"
     return [
         Markdown(
-            f"In {number(len(rising))} of {number(len(found['summary']))} cells a later run of a "
-            f"process has a live peak more than {number(100 * PRACTICAL)} % above that of its "
-            f"first one (most: {number(most['first'])} → {number(most['later'])} MiB, "
+            f"In {cells} the live peak of later runs, in the median of the processes, is more than "
+            f"{number(100 * PRACTICAL)} % above that of the first (most: "
+            f"{number(most['first'])} → {number(most['later'])} MiB, "
             f"{code(cell_path(most['row']))}): a process that answers once takes less there."
         )
     ]

@@ -13,7 +13,7 @@ SLUG = "buffer-pools"
 # Where MLX cannot run a rule (docs/pools.md), by the first word of its setting. One that keeps
 # nothing it has everywhere, as the cap 0MiB.
 NOT_THERE = {"torch": "on Metal or under CUDA", "torch-mps": "on Metal or under CUDA"}
-ANYWHERE = "MLX has it as the cap 0MiB; its cost on a GPU was not measured"
+ANYWHERE = "MLX has it as the cap 0MiB; its cost on a GPU was not measured here"
 
 
 def pools_section(found: list[Measured], recorded: list[dict]) -> dict | None:

@@ -5,6 +5,7 @@ each ends, in one line where it is refused. A reader that is quadratic does not 
 import csv
 import json
 import logging
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from kvpeak.display.run import Run
 from kvpeak.display.screen import Stream
 from kvpeak.report import page_text, publishing
 from kvpeak.report.page import page
+from kvpeak.report.page_data import PARTS
 from kvpeak.report.page_links import Links, rows_of
 from kvpeak.report.page_text import FOLD, to_html
 from kvpeak.report.publishing import PICTURE, publish
@@ -70,6 +72,22 @@ def test_a_reference_is_text_and_repeats_no_address(tmp_path):
     """A few characters each could repeat an address of megabytes."""
     text = f"[a]: /{'u' * 100_000}\n\n" + "[a]\n" * 100_000
     assert len(to_html(text, tmp_path, Links([]))) < 2 * len(text)
+
+
+def test_a_heading_takes_no_anchor_that_is_the_pages(tmp_path):
+    """Else the page's script would find the heading instead of what it draws into."""
+    template = Path(page_text.__file__).parents[4] / "report/templates/page.html.j2"
+    parts = re.findall(r' id="([^"{]+)"', template.read_text())
+    assert sorted(parts) == sorted(PARTS)
+    words = [*parts, "summary", "summary-2", "replay-fit-3", "findingmd", "detailsmd-claims"]
+    words += ["a", "a-1", "a", "fine"]
+    documents = ("finding.md", "details.md")
+    text = "".join(f"# {each}\n\n" for each in words)
+    shown = to_html(text, tmp_path, Links([]), "finding.md", documents)
+    anchors = re.findall(r'<h1 id="([^"]+)"', shown)
+    assert len(anchors) == len(words) == len({*anchors})
+    assert anchors[-4:] == ["a", "a-1", "a-2", "fine"]
+    assert all(each.startswith("heading:") for each in anchors[:-4])
 
 
 @pytest.mark.parametrize("reader", ["page", "publish"])

@@ -2,6 +2,7 @@
 charts.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,10 @@ MOST_ROWS = 1_000  # of a table in the page; longer ones stay in their file
 MOST_CELLS = 300  # with a timeline
 SAMPLES = 60  # of one timeline
 SHOWN = (SUMMARY, PROCESSES, CHECKS, FITS, *REPLAY, POOLS)
+PARTS = (  # the anchors in page.html.j2
+    *("content", "charts", "charts-title", "choices", "chart", "specification"),
+    *("tables", "tables-title"),
+)
 
 
 @dataclass(frozen=True)
@@ -80,6 +85,14 @@ def _data_table(name: str, rows: list[dict], described: Table) -> DataTable:
 
 def _anchor(name: str) -> str:
     return name.removesuffix(".csv").replace("/", "-")
+
+
+def is_own(anchor: str) -> bool:
+    """Whether an anchor is one of the page's: of its parts, or of a table or its row."""
+    return anchor in PARTS or re.sub(r"-\d+$", "", anchor) in TABLES
+
+
+TABLES = frozenset(_anchor(name_of(table)) for table in SHOWN)
 
 
 def links_of(tables: dict[str, list[dict]]) -> Links:

@@ -17,6 +17,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_text
+from kvpeak.report.page_data import is_own
 from kvpeak.report.page_links import LEAST_DIGITS, NUMBER, Links
 
 MOST_PICTURES = 64 * MIB  # of one document; one picture may be shown many times
@@ -40,7 +41,7 @@ def to_html(
     tokens = parser.parse(markdown)
     for token in tokens:
         _only_folds(token)
-    _name_headings(tokens, prefix(name, documents))
+    _name_headings(tokens, prefix(name, documents), tuple(map(slug, documents)))
     _link_numbers(tokens, links)
     room = MOST_PICTURES
     for token in tokens:
@@ -110,13 +111,21 @@ def _only_folds(token: Token) -> None:
             )
 
 
-def _name_headings(tokens: list[Token], start: str) -> None:
-    taken: dict[str, int] = {}
+def _name_headings(tokens: list[Token], start: str, articles: tuple[str, ...]) -> None:
+    """Give each heading an anchor: none that is another heading's, an article's or the page's."""
+    numbers: dict[str, int] = {}
+    taken = set()
     for token, inline in itertools.pairwise(tokens):
         if token.type == "heading_open":
-            anchor = start + slug(plain(inline))
-            number = taken[anchor] = taken.get(anchor, -1) + 1
-            token.attrSet("id", f"{anchor}-{number}" if number else anchor)
+            words = slug(plain(inline))
+            if not start and (is_own(words) or words.startswith(articles)):
+                words = f"heading:{words}"  # no words make a colon
+            anchor = first = start + words
+            while anchor in taken:
+                numbers[first] = numbers.get(first, 0) + 1
+                anchor = f"{first}-{numbers[first]}"
+            taken.add(anchor)
+            token.attrSet("id", anchor)
 
 
 def _put_inside(image: Token, folder: Path, results: Path | None) -> int:

@@ -413,6 +413,21 @@ def test_what_is_no_file_and_no_folder_is_refused_in_one_line(tmp_path, case):
     assert str(error.value).isprintable()
 
 
+def test_a_folder_that_may_be_entered_and_not_listed_is_refused(tmp_path, monkeypatch):
+    """A log in it can be opened by its name, through a link too."""
+    closed, listed = tmp_path / "results/logs", os.scandir
+    closed.mkdir(parents=True)
+
+    def scandir(folder):
+        if Path(folder) == closed:  # whoever runs this may be root
+            raise PermissionError(13, "Permission denied", str(folder))
+        return listed(folder)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match="results/logs: Permission denied; expected a folder that"):
+        check_contents(tmp_path / "results")
+
+
 def test_a_root_may_be_a_link_or_not_be_there(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "models").symlink_to("disk")

@@ -87,23 +87,38 @@ def unlinked(root: Path, name: str | Path) -> Path:
 
 def check_contents(root: Path) -> None:
     """Raise UserError, one line, for the first thing below `root` that is not a regular file, a
-    folder, or a link to a file inside it.
+    folder that can be listed, or a link to a file inside it.
 
     A folder that somebody handed over may hold a link through which is read or written elsewhere,
     and a pipe or a device on which a program would wait. `root` itself may be a link.
     """
     inner, waiting = root.resolve(), [str(root)]
     while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(entry.path)
-                elif entry.is_symlink():
-                    _check_link(Path(entry.path), root, inner)
-                elif not entry.is_file(follow_symlinks=False):
-                    raise UserError(
-                        f"{entry.path}: a pipe, a socket or a device; expected a file; remove it"
-                    )
+        for entry in _entries(waiting.pop()):
+            if entry.is_dir(follow_symlinks=False):
+                waiting.append(entry.path)
+            elif entry.is_symlink():
+                _check_link(Path(entry.path), root, inner)
+            elif not entry.is_file(follow_symlinks=False):
+                raise UserError(
+                    f"{entry.path}: a pipe, a socket or a device; expected a file; remove it"
+                )
+
+
+def _entries(folder: str) -> list[os.DirEntry]:
+    """What is in a folder; nothing if it is not there. One that cannot be listed may be entered all
+    the same, by who knows a name in it.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            return [*entries]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise UserError(
+            f"{folder}: {error.strerror}; expected a folder that can be listed; chmod u+rwx it, or "
+            "remove it"
+        ) from None
 
 
 def _check_link(link: Path, root: Path, inner: Path) -> None:

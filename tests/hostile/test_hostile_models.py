@@ -184,6 +184,28 @@ def test_a_model_that_was_handed_over_is_made_again(models_folder, hub, monkeypa
     assert to_be_tried_again(record)
 
 
+MORE = ({"quantization": {"group_size": 32, "bits": 2}}, {"dtype": "float16"}, {"x": 1})
+
+
+@pytest.mark.parametrize("more", MORE)
+def test_random_weights_are_those_that_the_matrix_asks_for(models_folder, more):  # noqa: F811
+    """A config.json that adds to it would be measured, and the matrix's be named."""
+    entry = {"kind": "random", "config": str(models_folder.config)}
+    planned = json.loads(models_folder.config.read_text())
+    models_folder.put({"config.json": json.dumps(planned | more).encode()})
+    assert "config.json: is not what " in models_folder.refused(entry)
+    models_folder.put({"config.json": json.dumps(planned).encode()})
+    assert models_folder.made(entry)["weights"] == "random"
+
+
+def test_weights_in_fewer_bits_than_the_plan_has_are_refused(models_folder, real_files):  # noqa: F811
+    planned = json.loads(models_folder.config.read_text())
+    fewer = json.dumps(planned | {"quantization": {"group_size": 32, "bits": 2}}).encode()
+    models_folder.put(real_files | {"config.json": fewer})
+    entry = HUB | {"config": str(models_folder.config)}
+    assert "quantization: None, but the model has {" in models_folder.refused(entry)
+
+
 def test_a_damaged_record_in_a_model_folder_is_none(models_folder, real_files):  # noqa: F811
     for forged in (b"[" * 100_000, b'{"files": {"../../key": {}}}', b"[]"):
         models_folder.put(real_files)

@@ -26,6 +26,7 @@ from kvpeak.inputs.model_folder import described as is_described
 from kvpeak.inputs.weights_check import check_weights
 
 SMALL_FILES = [CONFIG, TOKENIZER, "generation_config.json", "hf_quant_config.json"]
+QUANTISED = ("quantization", "quantization_config")  # without them the weights are other ones
 WEIGHTS = ["model*.safetensors", "*.gguf"]
 AS_STORED = "as-stored"  # a GGUF's packed weights, as they are
 # mlx-lm's (group size, bits) for a mode of MLX's, where the matrix says none.
@@ -137,11 +138,13 @@ def strangers(folder: Path) -> list[str]:
 
 def from_config(entry: dict, folder: Path) -> dict:
     """Random weights need only the shapes; a tokenizer.json that is there is used."""
-    if CONFIG in strangers(folder):
-        check_shapes(entry, folder)
-    else:
-        config = read_object(Path(entry["config"]))
-        write_json(folder / CONFIG, config | quantised_config(entry))
+    config = read_object(Path(entry["config"])) | quantised_config(entry)
+    if CONFIG not in strangers(folder):
+        write_json(folder / CONFIG, config)
+    elif read_config(folder) != config:
+        raise UserError(
+            f"{folder / CONFIG}: is not what {entry['config']} says; delete it, and it is made"
+        )
     files = described(folder, SMALL_FILES)
     made = last_record(folder)["files"] | {CONFIG: files[CONFIG]}
     write_record(folder / MADE, {"files": made})
@@ -285,11 +288,11 @@ def check_shapes(entry: dict, folder: Path) -> None:
     if "config" not in entry:
         return
     planned, found = read_object(Path(entry["config"])), read_config(folder)
-    for key in planned.keys() & found.keys() - {"torch_dtype"}:
-        if planned[key] != found[key]:
+    for key in (planned.keys() & found.keys() - {"torch_dtype"}) | {*QUANTISED}:
+        if planned.get(key) != found.get(key):
             raise UserError(
-                f"{entry['config']}: {key}: {planned[key]!r}, but the model has {found[key]!r}; "
-                "correct the file"
+                f"{entry['config']}: {key}: {planned.get(key)!r}, but the model has "
+                f"{found.get(key)!r}; correct the file"
             )
 
 

@@ -1,5 +1,6 @@
 """What pip, uv and git find in folders that others may write into: none of it counts."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,30 @@ def test_a_module_in_the_projects_folder_is_not_taken_for_pip_or_uv(shared, monk
     build._run("c", [*UV, "pip", "list", "--quiet"])
     assert not resolves()
     assert not wire.exists()
+
+
+@pytest.mark.parametrize("step", ["calibrate", "pool"])
+def test_an_interpreter_of_a_matrix_sees_no_token(tmp_path, step):
+    """What its packages put there is imported by it."""
+    python, seen = tmp_path / "python", tmp_path / "seen"
+    python.write_text(f"#!/bin/sh\nenv > {seen}\nexit 3\n")
+    python.chmod(0o755)
+    out = ["--out", str(tmp_path / "out.json")]
+    scripts = ROOT / "workflow/scripts"
+    if step == "calibrate":
+        words = [scripts / "calibrate.py", "--commit", "x", "--python", python, *out]
+    else:
+        words = [scripts / "try_step.py", *out, "--limit", "9", "--as-engine", "--", python]
+    secrets = {"HF_TOKEN": "hf_secret", "AWS_SECRET_ACCESS_KEY": "aws_secret"}
+    environment = os.environ | secrets | {"TMPDIR": str(tmp_path), "MLX_X": "1"}
+    subprocess.run([sys.executable, *words], env=environment, capture_output=True, check=False)
+    assert "MLX_X=1" in seen.read_text() and "secret" not in seen.read_text()
+
+
+def test_the_rule_of_the_pool_says_that_its_interpreter_is_an_engines():
+    rules = (ROOT / "workflow/rules/engines.smk").read_text()
+    rule = rules.partition("rule pool:")[2].partition("\nrule ")[0]
+    assert "{params.python:q}" in rule and "--as-engine" in rule
 
 
 def test_pip_sees_no_token(shared, monkeypatch):

@@ -57,7 +57,7 @@ rule pool:
     message:
         "Building the library of buffer pools for {wildcards.commit}"
     shell:
-        "python workflow/scripts/try_step.py --out {output:q} --limit 900"
+        "python workflow/scripts/try_step.py --out {output:q} --limit 900 --as-engine"
         " --needs {input.environment:q} --"
         " {params.python:q} workflow/scripts/build_pool.py"
         " --out {output:q}"

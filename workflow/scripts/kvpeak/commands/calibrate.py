@@ -36,6 +36,7 @@ def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
     from kvpeak.system.lock import measuring_alone
     from kvpeak.system.nvml import chosen_gpu, open_gpu
     from kvpeak.system.private import temporary_folder
+    from kvpeak.system.programs import OUR_ENGINES, engine_environment
 
     def say(text: str) -> None:
         print(f"calibrate {commit}: {text}", file=sys.stderr)
@@ -44,7 +45,7 @@ def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
         gpu = open_gpu(chosen_gpu(None, os.environ.get("CUDA_VISIBLE_DEVICES")))
         name = machine.state(gpu and gpu.state())["name"]
         command = [python, str(SCRIPTS / "calibrate.py"), "--measure", "--dtypes", *dtypes]
-        own = os.environ | {"TMPDIR": str(temporary_folder())}
+        own = engine_environment(*OUR_ENGINES) | {"TMPDIR": str(temporary_folder())}
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=own)
     if done.returncode:
         raise UserError(f"{commit}: exit code {done.returncode}; the lines above say why")

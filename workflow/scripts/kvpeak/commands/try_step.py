@@ -15,7 +15,13 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable
 from kvpeak.base.made import FAILED, UNAVAILABLE, say_why_not, why_not_made
 from kvpeak.base.program import UNAVAILABLE as UNAVAILABLE_CODE
-from kvpeak.system.programs import NO_QUESTIONS, last_line, run_program
+from kvpeak.system.programs import (
+    NO_QUESTIONS,
+    OUR_ENGINES,
+    engine_environment,
+    last_line,
+    run_program,
+)
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,6 +37,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="what another step makes; if that made nothing, neither does this one",
     )
+    parser.add_argument(
+        "--as-engine",
+        action="store_true",
+        help="the step's interpreter is an engine's: it sees the variables that an engine sees",
+    )
     parser.add_argument("step", nargs="+", help="after --: the step's command")
 
 
@@ -39,8 +50,9 @@ def run(given: argparse.Namespace) -> None:
         if why := why_not_made(need):
             say_why_not(given.out, why.outcome, why.reason)
             return
+    variables = engine_environment(*OUR_ENGINES) if given.as_engine else os.environ | NO_QUESTIONS
     try:
-        done = run_program(given.step, given.limit, variables=os.environ | NO_QUESTIONS)
+        done = run_program(given.step, given.limit, variables=variables)
     except Unavailable as error:
         print(error, file=sys.stderr)
         say_why_not(given.out, UNAVAILABLE, f"not finished after {given.limit:g} s")

@@ -20,9 +20,6 @@ from kvpeak.system import machine, programs
 from kvpeak.system.private import temporary_folder
 from kvpeak.system.process_memory import memory_of
 
-# What further variables our own engines may see, by their beginnings.
-OUR_ENGINES = ("KVPEAK_", "MLX_", "PYTHON", "METAL_", "MTL_", "TRANSFORMERS_", "TOKENIZERS_")
-
 
 def run_engine(attempt: Attempt, available_mib: float) -> Ended:
     """Run the engine to its end; its events and messages stay in the attempt's folder.
@@ -69,7 +66,7 @@ def _answers(attempt: Attempt) -> Conversation | Table:
 @contextlib.contextmanager
 def _child(attempt: Attempt) -> Iterator[Child]:
     """The engine's process, which is stopped if the block fails, and reaped in any case."""
-    environment = programs.engine_environment(*(() if attempt.external else OUR_ENGINES))
+    environment = programs.engine_environment(*(() if attempt.external else programs.OUR_ENGINES))
     # an engine loads again what it compiled, and nobody else can have put it there
     environment |= {"TMPDIR": str(temporary_folder())} | attempt.request.get("env", {})
     if attempt.gpu:

@@ -43,6 +43,8 @@ GROUPS = (
     *("LC_", "XDG_", "LD_", "DYLD_", "PKG_CONFIG", "CMAKE_", "CARGO_", "RUST"),
     *("CUDA", "NVIDIA_", "OMP_", "OPENBLAS_", "GOTO_", "MKL_", "VECLIB_", "NUMEXPR_"),
 )
+# What further variables our own engines may see, by their beginnings.
+OUR_ENGINES = ("KVPEAK_", "MLX_", "PYTHON", "METAL_", "MTL_", "TRANSFORMERS_", "TOKENIZERS_")
 INSTALLERS = ("PIP_", "UV_")  # where packages come from; only for pip and uv themselves
 # -P: nothing is imported from the folder in which they start. uv takes uv.toml and pyproject.toml
 # from every folder above its project, whoever put them there; / has none above it. The user's and

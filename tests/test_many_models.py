@@ -7,7 +7,7 @@ from kvpeak.report.sources import alike
 
 
 def models(count: int) -> list[dict]:
-    same = {"weights": "random", "dtypes": "float32", "generate": 6}
+    same = {"weights": "random", "quantized": "", "dtypes": "float32", "generate": 6}
     return [same | {"name": f"m{number}"} for number in range(count)]
 
 
@@ -16,7 +16,8 @@ def test_few_models_have_a_row_each():
 
 
 def test_of_many_models_the_same_is_said_once():
-    other = {"name": "other", "weights": "real", "dtypes": "float32", "generate": 6}
+    (other,) = models(1)
+    other |= {"name": "other", "quantized": "quantised to 4 bits"}
     groups = alike([*models(99), other])
     assert [len(group) for group in groups] == [99, 1]
     assert groups[1] == [other]

@@ -394,19 +394,17 @@ def test_what_was_computed_in_is_of_engines_that_compute_and_what_was_widened_of
 
 @pytest.mark.slow
 def test_thousands_of_cells_are_folded(rendered):
+    def change(rows):
+        tiny = [row for row in rows if row["model"] == rows[0]["model"]]
+        return [
+            row | {"model": f"m{number}"} | ({"flags": "load: busy"} if "flags" in row else {})
+            for number in range(400)
+            for row in tiny
+        ]
+
     def many():
-        def change(rows):
-            return [
-                row | {"model": f"m{number}", "flags": "load: busy"}
-                for number in range(400)
-                for row in rows
-            ]
-
         edited("summary", change)
-        edited("plan", change_names)
-
-    def change_names(rows):
-        return [row | {"model": f"m{number}"} for number in range(400) for row in rows]
+        edited("plan", change)
 
     text = rendered(many)
     assert len(text) < 60_000

@@ -486,6 +486,27 @@ def test_a_long_header_leaves_no_place_for_more_events(tmp_path):
         trace.read(path)
 
 
+def test_as_many_events_as_may_be_are_read_within_a_gibibyte(tmp_path):
+    """What each takes, all together; one more is refused, however large the file is."""
+    made, count = Trace(), 2**18
+    for number in range(count // 2):
+        made.add(Op.FREE, made.born(Op.ALLOC, 2**40 + number, time=2 * number), time=2 * number + 1)
+    trace.write(made, tmp_path / "t.kvtrace")
+    tracemalloc.start()
+    try:
+        assert trace.read(tmp_path / "t.kvtrace") == made
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak / count * trace.MOST_EVENTS < 2**30
+    head = {key: getattr(Trace(), key) for key in trace._HEAD}
+    head |= {"events": trace.MOST_EVENTS + 1, "lengths": [trace.MOST_EVENTS + 1] * 7}
+    body = json.dumps(head).encode() + b"\n" + os.urandom(2**19)
+    (tmp_path / "t.kvtrace").write_bytes(trace.MAGIC + lzma.compress(body, preset=0))
+    with pytest.raises(UserError, match="columns of a sensible length"):
+        trace.read(tmp_path / "t.kvtrace")
+
+
 SHARED = [EVENT] * 1000
 TOO_MANY = {
     "one history for many devices": ({"device_traces": [SHARED] * 65}, "at most 64 devices"),
@@ -494,7 +515,7 @@ TOO_MANY = {
             "device_traces": [SHARED],
             "segments": [{"blocks": [{"size": 1}] * 10_000}] * 10_000,
         },
-        "blocks: expected at most 33,554,432 entries",
+        "blocks: expected at most 16,777,216 entries",
     ),
     "segments that overlap": (
         {

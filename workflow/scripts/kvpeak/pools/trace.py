@@ -10,6 +10,7 @@ import lzma
 import os
 import sys
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import accumulate
@@ -24,7 +25,7 @@ from kvpeak.base.untrusted import open_recording
 
 MAGIC = b"kvpeak trace 1\n"
 SUFFIX = ".kvtrace"
-MOST_EVENTS = 2**25  # of a trace, whoever wrote it
+MOST_EVENTS = 2**24  # of a trace, whoever wrote it: reading them takes 1 GiB
 LONGEST_NAME = 300  # characters of a file, function or phase that another program named
 MOST_HEADER = 64 * MIB  # of a file; parsing takes 30 times as much
 _MOST_A_BYTE = 64  # events that a byte of a file may hold; recorded ones hold 0.3 to 2
@@ -127,10 +128,9 @@ def read(path: Path) -> Trace:
                 head = json.loads(_header(body, min(MOST_HEADER, 4 * MIB + 16 * file_bytes)))
                 trace = Trace(**{key: head[key] for key in _HEAD})
                 _check_head(trace, head, file_bytes - file.tell())
-                columns = [_unplaned(body, length) for length in head["lengths"]]
+                _decode(trace, head["events"], (_unplaned(body, n) for n in head["lengths"]))
                 if body.read(1):
                     raise ValueError("more data than columns")
-            _decode(trace, head["events"], columns)
             show(trace)
         except RecursionError:
             raise UserError(f"{path}: a header that is nested too deeply") from None
@@ -197,17 +197,25 @@ def _encode(trace: Trace) -> list[array]:
     ]
 
 
-def _decode(trace: Trace, events: int, columns: list[array]) -> None:
-    ops, times, ages, sizes, streams, phases, stacks = columns
-    if not len(ops) == len(times) == len(streams) == len(phases) == events:
-        raise ValueError("columns of different lengths")
-    if events and max(ops) > max(Op):
+def _decode(trace: Trace, events: int, columns: Iterator[array]) -> None:
+    """Fill the trace, with as few of the columns in memory as can be."""
+    ops = next(columns)
+    if ops and max(ops) > max(Op):
         raise ValueError("an unknown operation")
-    trace.op = bytearray(list(ops))
-    trace.time = array("q", accumulate(_unzigzag(times)))
-    trace.stream = array("I", accumulate(_unzigzag(streams)))
-    trace.phase = array("H", accumulate(_unzigzag(phases)))
-    trace.stack = array("I", list(stacks) if stacks else bytes(4 * events))
+    trace.op = bytearray(iter(ops))
+    del ops
+    trace.time = array("q", accumulate(_unzigzag(next(columns))))
+    _decode_buffers(trace, next(columns), next(columns))
+    trace.stream = array("I", accumulate(_unzigzag(next(columns))))
+    trace.phase = array("H", accumulate(_unzigzag(next(columns))))
+    trace.stack = array("I", iter(next(columns))) or array("I", [0]) * events
+    if not len(trace.op) == len(trace.time) == events:
+        raise ValueError("columns of different lengths")
+    check(trace)
+
+
+def _decode_buffers(trace: Trace, ages: array, sizes: array) -> None:
+    """The ids and the bytes of the events."""
     age, size, born = iter(ages), iter(sizes), 0
     for op in trace.op:
         trace.bytes.append(next(size, None) if op in WITH_BYTES else 0)
@@ -219,7 +227,6 @@ def _decode(trace: Trace, events: int, columns: list[array]) -> None:
     trace.buffers = born
     if next(age, None) is not None or next(size, None) is not None:
         raise ValueError("more ids or sizes than events that have one")
-    check(trace)
 
 
 def check(trace: Trace) -> None:
@@ -243,8 +250,8 @@ def _zigzag(numbers) -> list[int]:
     return [2 * n if n >= 0 else -2 * n - 1 for n in numbers]
 
 
-def _unzigzag(numbers) -> list[int]:
-    return [-(n + 1) // 2 if n & 1 else n // 2 for n in numbers]
+def _unzigzag(numbers) -> Iterator[int]:
+    return (-(n + 1) // 2 if n & 1 else n // 2 for n in numbers)
 
 
 def _planes(column: array) -> bytes:
@@ -254,13 +261,14 @@ def _planes(column: array) -> bytes:
 
 
 def _unplaned(body, length: int) -> array:
-    raw = bytearray(8 * length)
+    column = array("Q", [0]) * length
+    raw = memoryview(column).cast("B")
     for plane in range(8):
         part = body.read(length)
         if len(part) != length:
             raise ValueError("it ends too early")
         raw[plane::8] = part
-    return _little_endian(array("Q", bytes(raw)))
+    return _little_endian(column)
 
 
 def _little_endian(column: array) -> array:

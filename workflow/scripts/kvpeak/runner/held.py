@@ -16,6 +16,7 @@ class Held:
     def __init__(self, folder: Path):
         """Raises OSError."""
         self.folder = folder
+        self._known = {path: path.stat() for path in (folder, *folder.parents)}
         self.descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def __del__(self):
@@ -23,14 +24,20 @@ class Held:
             os.close(self.descriptor)
 
     def is_there(self) -> bool:
-        """Whether its path still leads to it."""
-        try:
-            return os.path.samestat(self.folder.stat(), os.fstat(self.descriptor))
-        except OSError:
-            return False
+        """Whether its path still leads to it; or to nothing, below the same folder: whoever writes
+        into it then makes it again.
+        """
+        for path, known in self._known.items():
+            try:
+                return os.path.samestat(path.stat(), known)
+            except FileNotFoundError:
+                continue
+            except OSError:
+                break
+        return False
 
     def check(self) -> None:
-        """Raise UserError if its path no longer leads to it."""
+        """Raise UserError if its path leads to something else."""
         if not self.is_there():
             raise UserError(
                 f"{self.folder}: something else was put in the place of this folder while the "

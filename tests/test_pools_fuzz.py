@@ -507,6 +507,16 @@ def test_as_many_events_as_may_be_are_read_within_a_gibibyte(tmp_path):
         trace.read(tmp_path / "t.kvtrace")
 
 
+@pytest.mark.parametrize("pack", [gzip.compress, lzma.compress])
+def test_parts_without_end_that_hold_nothing_are_not_walked(tmp_path, pack):
+    path = tmp_path / "t.csv.packed"
+    path.write_bytes(pack(b"op,id,bytes\n") + pack(b"") * 500_000)
+    with pytest.raises(UserError, match="unpacks to next to nothing"):
+        open_traces(path)
+    path.write_bytes(pack(b"op,id,bytes\n") + pack(b"alloc,a,512\nfree,a,0\n") * 1000)
+    assert len(open_traces(path)[0]) == 2000
+
+
 SHARED = [EVENT] * 1000
 TOO_MANY = {
     "one history for many devices": ({"device_traces": [SHARED] * 65}, "at most 64 devices"),

@@ -20,6 +20,7 @@ from kvpeak.pools.trace import Op, Trace
 _XZ, _GZIP, _PICKLE = b"\xfd7zXZ\x00", b"\x1f\x8b", b"\x80"
 LONGEST_LINE = 100_000  # characters of a CSV
 MOST_ROWS = 4_000_000  # events of a CSV: each takes 180 bytes
+NOTHING_OUT_OF = 4 * MIB  # of a compressed file, and twice of what comes out of it
 TOO_LARGE = 2**63  # bytes of a request
 _CSV_COLUMNS = {"time", "op", "id", "bytes", "stream", "phase", "stack"}
 
@@ -36,7 +37,8 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
             raw.seek(0)
             if start.startswith(trace.MAGIC[:8]):
                 return [trace.read(path)]
-            file = io.BufferedReader(Unpacked(_unpacking(raw, start), size, path), MIB)
+            packed = _Packed(raw, path)
+            file = io.BufferedReader(_Unpacked(_unpacking(packed, start), size, packed), MIB)
             if file.peek(1)[:1] == _PICKLE:
                 return snapshot.open_snapshot(path, file, progress)
             return [read_csv(io.TextIOWrapper(file, "utf-8-sig", newline=""), path)]
@@ -51,11 +53,49 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
         ) from None
 
 
-def _unpacking(raw: BinaryIO, start: bytes) -> BinaryIO:
+class _Packed(io.RawIOBase):
+    """A file, read on as long as something comes out of it: a compressed one may have millions of
+    parts that hold nothing.
+    """
+
+    def __init__(self, file: BinaryIO, name: Path):
+        super().__init__()
+        self._file, self.name, self._left = file, name, NOTHING_OUT_OF
+
+    def readable(self) -> bool:
+        """Whether it can be read."""
+        return True
+
+    def readinto(self, buffer) -> int:
+        """Read into a buffer; how many bytes."""
+        count = self._file.readinto(buffer)
+        self._left -= count
+        if self._left < 0:
+            raise UserError(f"{self.name}: unpacks to next to nothing; expected a recording")
+        return count
+
+    def held(self, count: int) -> None:
+        """So many bytes came out of it: twice as many more may be read."""
+        self._left += 2 * count
+
+
+class _Unpacked(Unpacked):
+    def __init__(self, file: BinaryIO, size: int, packed: _Packed):
+        super().__init__(file, size, packed.name)
+        self._packed = packed
+
+    def readinto(self, buffer) -> int:
+        """Read into a buffer; how many bytes."""
+        count = super().readinto(buffer)
+        self._packed.held(count)
+        return count
+
+
+def _unpacking(packed: BinaryIO, start: bytes) -> BinaryIO:
     """What the file holds, unpacked where its beginning says that it is packed."""
     if start.startswith(_XZ):
-        return lzma.open(raw)
-    return gzip.open(raw) if start.startswith(_GZIP) else raw
+        return lzma.open(packed)
+    return gzip.open(packed) if start.startswith(_GZIP) else packed
 
 
 def read_csv(file, path: Path) -> Trace:

@@ -17,11 +17,13 @@ from cells import NAMES, Cell
 from conftest import Project
 from stranger import EVIL, hidden
 
-from kvpeak.base.errors import Unavailable
+from kvpeak.base.errors import Unavailable, UserError
+from kvpeak.environments.external import Build
 from kvpeak.experiment.preparation import lacks_its_programs
 from kvpeak.protocol.events import MOST_BYTES
 from kvpeak.runner.capped import Capped
 from kvpeak.system import leash, programs
+from kvpeak.system.git import git
 from kvpeak.system.programs import run_program
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's /proc")
@@ -569,6 +571,43 @@ def test_git_starts_no_filter_that_a_local_repository_names(project, repository)
     (folder / "x").write_text("#!/bin/zh\n")  # as many bytes as before: git has to look into it
     assert "has uncommitted changes" in build(project, repository).stderr
     assert not wire.exists()
+
+
+@pytest.mark.parametrize("name", ["a=b", "a\u2028b", "a\x0cb"])
+def test_a_filter_whose_name_hides_it_is_refused(tmp_path, name):
+    """`-c filter.a=b.clean=` would set filter.a; some characters end a line, or so it seems."""
+    made = changed_repository(tmp_path / "made", tmp_path / "executed", name)
+    with pytest.raises(UserError, match=r"configuration names filter\.a.*expected a filter's"):
+        Build("x", {"repository": str(made), "revision": "HEAD"})._refuse_uncommitted()
+    assert not (tmp_path / "executed").exists()
+
+
+def test_git_starts_no_filter_of_a_submodule(tmp_path):
+    inner = changed_repository(tmp_path / "outer/inner", tmp_path / "executed", "x")
+    outer = inner.parent
+    git("init", "--quiet", str(outer))
+    git("-c", "advice.addEmbeddedRepo=false", "add", "inner", folder=outer)
+    git(*IDENTITY, "commit", "--quiet", "--message", "x", folder=outer)
+    Build("x", {"repository": str(outer), "revision": "HEAD"})._refuse_uncommitted()
+    assert not (tmp_path / "executed").exists()
+
+
+IDENTITY = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+
+
+def changed_repository(folder: Path, wire: Path, name: str) -> Path:
+    """A repository with a file that was changed, and a filter that git would look at it through."""
+    folder.mkdir(parents=True)
+    git("init", "--quiet", str(folder))
+    (folder / "a").write_text("old\n")
+    git("add", "a", folder=folder)
+    git(*IDENTITY, "commit", "--quiet", "--message", "x", folder=folder)
+    (folder / ".git/info").mkdir(exist_ok=True)
+    (folder / ".git/info/attributes").write_text(f"a filter={name}\n")
+    with (folder / ".git/config").open("a") as config:
+        config.write(f'[filter "{name}"]\n\tclean = touch {wire}; cat\n')
+    (folder / "a").write_text("new\n")
+    return folder
 
 
 def test_a_foreign_build_is_not_started(project, repository, monkeypatch):

@@ -19,6 +19,7 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import sha256_of
 from kvpeak.base.layout import LOCAL, engine_source
+from kvpeak.base.text import plain
 from kvpeak.system.git import ANSWER_S, TRANSFER_S, GitError, git, git_or_nothing
 from kvpeak.system.host import missing_programs
 from kvpeak.system.lock import open_lock
@@ -27,6 +28,7 @@ from kvpeak.system.programs import last_line, run_program
 LOCK_FILES = ("Cargo.lock", "uv.lock", "poetry.lock", "package-lock.json", "go.sum", "flake.lock")
 BUILD_S = 10_800.0  # seconds that a build may take
 VERIFY_S = 600.0
+_PLAIN_KEY = re.compile(r"[\w.-]*", re.ASCII)
 
 
 class Build:
@@ -95,7 +97,8 @@ class Build:
     def _refuse_uncommitted(self) -> None:
         """A revision does not hold what a local repository has not committed."""
         local = Path(self.entry["repository"])
-        changed = ("status", "--porcelain", "--untracked-files=no")
+        # In a submodule git would start what that one's own configuration names.
+        changed = ("status", "--porcelain", "--untracked-files=no", "--ignore-submodules=dirty")
         if local.is_dir() and git_or_nothing(*_no_filters(local), *changed, folder=local):
             raise UserError(
                 f"repository {local} has uncommitted changes, which revision "
@@ -157,8 +160,13 @@ def _no_filters(repository: Path) -> list[str]:
     names: that is in no revision, and nobody has looked at it.
     """
     asked = ("config", "--name-only", "--get-regexp", r"^filter\..*\.(clean|process|required)$")
-    names = git_or_nothing(*asked, folder=repository).splitlines()
-    values = {name: "false" if name.endswith(".required") else "" for name in names}
+    names = git_or_nothing(*asked, folder=repository).split("\n")
+    if strange := next((name for name in names if not _PLAIN_KEY.fullmatch(name)), None):
+        raise UserError(
+            f"repository {repository}: its configuration names {plain(strange, 80)}; expected a "
+            "filter's name of letters, digits, - and _, which git can be told not to start"
+        )
+    values = {name: "false" if name.endswith(".required") else "" for name in names if name}
     return [each for name, value in values.items() for each in ("-c", f"{name}={value}")]
 
 

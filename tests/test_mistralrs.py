@@ -2,6 +2,7 @@
 release.
 """
 
+import json
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from kvpeak.base.axes import Cell
 from kvpeak.base.errors import Unsupported, UserError
 from kvpeak.experiment import workloads
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.inputs.model_folder import describe_files
 from kvpeak.mistral import asked, loading
 from kvpeak.mistral.text import answer_ids, prompt_text
 from kvpeak.mistral.versions import candle_inside, releases
@@ -124,13 +126,34 @@ def test_a_gguf_files_config_is_not_shown_to_mistral_rs(tmp_path):
     model, into = tmp_path / "model", tmp_path / "into"
     model.mkdir()
     into.mkdir()
-    for name in ("a.gguf", "config.json", "tokenizer.json", "model.json"):
-        (model / name).write_text("")
+    listed(model, "a.gguf", "config.json", "tokenizer.json")
     assert loading.link_files(model, into) == ["a.gguf"]
     assert sorted(file.name for file in into.iterdir()) == ["a.gguf", "tokenizer.json"]
 
 
+def listed(model: Path, *names: str) -> None:
+    """Files of a model, empty, which its model.json lists."""
+    for name in names:
+        (model / name).write_text("")
+    record = {"files": describe_files(model, [*names])}
+    (model / "model.json").write_text(json.dumps(record))
+
+
+def test_weights_that_the_record_does_not_list_are_not_shown_to_mistral_rs(tmp_path):
+    """It prefers the one whose name ends as that of a shard, whatever it begins with."""
+    model, into = tmp_path / "model", tmp_path / "into"
+    model.mkdir()
+    into.mkdir()
+    names = ("model.safetensors", "config.json", "tokenizer.json")
+    listed(model, *names)
+    for name in ("x.model-00001-of-00001.safetensors", "other.safetensors", "evil.gguf"):
+        (model / name).write_text("")
+    assert loading.link_files(model, into) == []
+    assert {file.name for file in into.iterdir()} == {*names}
+
+
 def test_a_folder_without_weights_is_named(tmp_path):
+    listed(tmp_path, "tokenizer.json")
     with pytest.raises(UserError, match=r"holds no \.gguf and no \.safetensors"):
         loading.link_files(tmp_path, tmp_path)
 

@@ -15,6 +15,7 @@ from test_smollm2 import folder  # noqa: F401  (the fixture)
 
 from kvpeak.environments.build import build
 from kvpeak.environments.resolve import resolve
+from kvpeak.inputs.model_folder import describe_files
 from kvpeak.live import loading
 from kvpeak.live.allocator import Peaks
 from kvpeak.live.generation import Sampling, Watch, generate
@@ -96,6 +97,8 @@ def test_float32_weights_give_the_tokens_of_mlx(release, folder, tmp_path):  # n
     mx.save_safetensors(str(made / "model.safetensors"), weights, metadata={"format": "pt"})
     (made / "config.json").write_text(json.dumps(config))
     shutil.copy(folder / "tokenizer.json", made)
+    names = [file.name for file in made.iterdir()]
+    (made / "model.json").write_text(json.dumps({"files": describe_files(made, names)}))
     tokens = run(python, made, tmp_path).runs[-1]["tokens"]
     prompt = mx.array(json.loads((tmp_path / "prompt.json").read_text())["tokens"], mx.uint32)
     ours = generate(

@@ -23,6 +23,7 @@ from kvpeak.base.program import main
 from kvpeak.commands import pools
 from kvpeak.experiment.preparation import to_be_tried_again
 from kvpeak.inputs import gguf
+from kvpeak.inputs.model_folder import describe_files
 from kvpeak.inputs.shapes import find_shapes
 from kvpeak.inputs.weights_check import check_weights
 from kvpeak.live import loading
@@ -227,10 +228,10 @@ def test_weights_that_only_one_engine_would_load_are_refused(saved, tmp_path):
         (saved / name).write_text("{}")
     (tmp_path / "into").mkdir()
     check_weights(saved)
+    names = ["model.safetensors", "config.json", "tokenizer.json"]
+    (saved / "model.json").write_text(json.dumps({"files": describe_files(saved, names)}))
     assert link_files(saved, tmp_path / "into") == []
-    assert {path.name for path in (tmp_path / "into").iterdir()} == {
-        *("model.safetensors", "config.json", "tokenizer.json")
-    }
+    assert {path.name for path in (tmp_path / "into").iterdir()} == {*names}
     (saved / "evil.gguf").write_bytes(b"GGUF")
     with pytest.raises(UserError, match=r"holds model\.safetensors and evil\.gguf; MLX would"):
         check_weights(saved)

@@ -12,6 +12,7 @@ from kvpeak.base.files import sha256_of
 RECORD = "model.json"
 CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
+INDEX = "model.safetensors.index.json"
 
 
 def describe_files(folder: Path, names: list[str]) -> dict[str, dict]:

@@ -7,8 +7,8 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import once, open_regular, read_object
 from kvpeak.inputs import gguf
+from kvpeak.inputs.model_folder import INDEX
 
-INDEX = "model.safetensors.index.json"
 LARGEST_HEADER = 16 * MIB  # bytes; 100,000 tensors fit
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.inputs.model_folder import INDEX, verify_model
 
 # What a chat template would add is not in the prompt: the text goes to the model as it is.
 PLAIN_TEMPLATE = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -19,14 +20,16 @@ DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
 def link_files(model: Path, into: Path) -> list[str]:
     """Link the model's files into an empty folder; return the names of its GGUF files, [] if it has
-    none.
+    none. Only weights that its model.json lists are linked: mistral.rs prefers some others.
 
     Beside a GGUF file only the tokenizer is linked: a config.json that is made for MLX stops
     mistral.rs, and before 0.9.1 it cut every GGUF model's text by the rules of Qwen2, whatever the
     file says. Raises UserError.
     """
-    gguf = sorted(model.glob("[!.]*.gguf"))
-    wanted = gguf or [*sorted(model.glob("[!.]*.safetensors*")), model / "config.json"]
+    listed = [model / name for name in sorted(verify_model(model)["files"])]
+    gguf = [file for file in listed if file.suffix == ".gguf"]
+    weights = [file for file in listed if file.suffix == ".safetensors"]
+    wanted = gguf or [*weights, model / INDEX, model / "config.json"]
     if not gguf and not any(file.suffix == ".safetensors" for file in wanted):
         raise UserError(f"{model}: holds no .gguf and no .safetensors; make the model again")
     if not (model / "tokenizer.json").is_file():

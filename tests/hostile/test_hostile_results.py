@@ -26,6 +26,7 @@ from kvpeak.base.columns import RUNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
+from kvpeak.base.roots import check_root
 from kvpeak.base.untrusted import MOST_JSON
 from kvpeak.cli import start
 from kvpeak.experiment.preparation import lacks_its_programs
@@ -426,6 +427,29 @@ def test_a_folder_that_may_be_entered_and_not_listed_is_refused(tmp_path, monkey
     monkeypatch.setattr(os, "scandir", scandir)
     with pytest.raises(UserError, match="results/logs: Permission denied; expected a folder that"):
         check_contents(tmp_path / "results")
+
+
+def test_a_root_that_is_a_link_leads_to_what_was_empty_or_was_noted(tmp_path, monkeypatch):
+    """An archive may bring a link to a folder of yours along, in which everything would be
+    replaced.
+    """
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "disk").mkdir()
+    report = Path("report")
+    report.symlink_to("disk")
+    check_root(report)  # empty: it is remembered
+    (tmp_path / "disk/finding.md").write_text("mine")
+    check_root(report)
+    shutil.rmtree(".kvpeak")
+    with pytest.raises(UserError, match=f"report: a link to {tmp_path}/disk, where something is"):
+        check_root(report)
+    Path(".kvpeak/links").mkdir(parents=True)
+    Path(".kvpeak/links/report").write_text(f"{tmp_path}/disk\n")  # as the message says
+    check_root(report)
+    report.unlink()
+    report.symlink_to("nothing")
+    with pytest.raises(UserError, match="report: a link to "):
+        check_root(report)
 
 
 def test_a_root_may_be_a_link_or_not_be_there(tmp_path):

@@ -47,7 +47,7 @@ from kvpeak.commands.calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
-from kvpeak.base.files import check_contents
+from kvpeak.base.roots import check_root
 from kvpeak.base.layout import FINDING, MODELS, PROMPTS, RESULTS, environment_python
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
@@ -83,7 +83,7 @@ try:
     MATRIX = load_matrix(MATRIX_FILE)
     if workflow.is_main_process:
         for root in (RESULTS, MODELS, PROMPTS, FINDING.parent):
-            check_contents(root)
+            check_root(root)
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"

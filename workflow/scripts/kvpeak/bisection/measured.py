@@ -9,8 +9,9 @@ from types import NoneType
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES, Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import check_contents, write_json
+from kvpeak.base.files import write_json
 from kvpeak.base.numbers import LARGEST
+from kvpeak.base.roots import check_root
 from kvpeak.base.untrusted import read_object
 from kvpeak.bisection.candidates import Candidates
 from kvpeak.bisection.search import BAD, GOOD, SKIPPED, Bisection, verdict
@@ -44,7 +45,7 @@ class Search:
         asked = json.dumps([self._request(name) for name in ends] + [above], sort_keys=True)
         digest = hashlib.sha256(asked.encode()).hexdigest()[:8]
         self.folder = layout.RESULTS / "bisect" / f"{ends[0]}..{ends[1]}-{digest}"
-        check_contents(layout.RESULTS)
+        check_root(layout.RESULTS)
         self.measured: dict[str, dict] = self._read()
 
     def run(self) -> Iterator[str]:

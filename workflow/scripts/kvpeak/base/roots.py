@@ -1,0 +1,27 @@
+"""The folders of a project, which may lie on another disk: each may itself be a link."""
+
+from pathlib import Path
+
+from kvpeak.base.errors import UserError
+from kvpeak.base.files import check_contents, write_text
+from kvpeak.base.layout import LOCAL
+from kvpeak.base.untrusted import read_text
+
+
+def check_root(root: Path) -> None:
+    """What check_contents does; and a root that is a link leads to a folder that was empty when it
+    was first seen here, or that a person has noted.
+
+    An archive may bring a link to a folder of yours along. Raises UserError.
+    """
+    if root.is_symlink():
+        target, note = root.resolve(), LOCAL / "links" / root.name
+        known = note.exists() and read_text(note).strip() == str(target)
+        if not known and (not target.is_dir() or any(target.iterdir())):
+            raise UserError(
+                f"{root}: a link to {target}, where something is already; if you have made it: "
+                f"mkdir -p {note.parent} && readlink -f {root} > {note}; else remove it"
+            )
+        if not known:
+            write_text(note, f"{target}\n")
+    check_contents(root)

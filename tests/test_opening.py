@@ -11,7 +11,7 @@ from kvpeak.analysis.lead import caution, leading
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.pooled import effects
 from kvpeak.analysis.results import read_results
-from kvpeak.analysis.setting import differences
+from kvpeak.analysis.setting import differences, prompt_unseen
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
 from kvpeak.report.doubts import not_measured
@@ -169,9 +169,9 @@ def test_a_workload_is_named_and_not_called_a_prompt_of_so_many_tokens(small, wo
     compared = [compare(results, "cap", "none", "32MiB")]
     found = opening(results, compared, leading(compared), effects(compared))
     assert found["title"].startswith(f"tiny takes 1,000 MiB on {words} as mlx-lm runs it")
-    assert f"peaks at 1,000 MiB (998 to 1,001 in 4 processes) on {words}." in found["answers"][
-        "What takes the memory?"
-    ].replace(". Of", ".")
+    assert f"peaks at 1,000 MiB (median; 998 to 1,001 in 4 processes) on {words}." in found[
+        "answers"
+    ]["What takes the memory?"].replace(". Of", ".")
     assert f"tiny, mlx-0.32.4, {words}, " in found["answers"]["What changes it most, in MiB?"]
     assert "513 tokens" not in found["title"] + " ".join(found["answers"].values())
 
@@ -340,10 +340,22 @@ def test_a_sampled_peak_is_a_lower_bound_where_it_is_printed(small):
     results = stock_before(small, **source)
     compared = [compare(results, "cap", "none", "32MiB")]
     found = opening(results, compared, leading(compared), effects(compared))
-    assert "at least 1,000 MiB (sampled)" in found["title"]
-    assert "peaks at 1,000 MiB or more (998 to 1,001" in found["answers"]["What takes the memory?"]
+    assert "at least 1,000 MiB (sampled median)" in found["title"]
+    assert (
+        "peaks at 1,000 MiB or more (median; 998 to 1,001"
+        in found["answers"]["What takes the memory?"]
+    )
     assert caution(leading(compared).pair) == [
         "Both were sampled and may be higher than shown, so their ratio may be off.",
         "Samples are known to miss peaks here: in one process of the cell with 1,000 MiB by 132 "
         "MiB or more.",
     ]
+
+
+def test_a_release_of_mlx_lm_whose_penalty_does_not_see_the_prompt_is_told():
+    row = {"loop": "mlx-lm", "versions": "mlx 0.30.0, mlx-lm 0.28.4"}
+    assert prompt_unseen(row)
+    assert not prompt_unseen(row | {"versions": "mlx 0.32.4, mlx-lm 0.32.2"})
+    assert not prompt_unseen(row | {"versions": "mlx 0.26.5, mlx-lm 0.26.0"})
+    assert not prompt_unseen(row | {"loop": "own"})
+    assert not prompt_unseen({"versions": None})

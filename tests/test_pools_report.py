@@ -76,9 +76,9 @@ def test_the_rule_to_use_does_not_ask_the_system_oftener_than_mlx_does():
     assert advised(pools).name == "torch"
     assert [pool.name for pool in front(pools)] == ["none", "torch"]
     assert sentence(pools) == (
-        "For a growing cache use `torch`: 0.80 times the memory of MLX's own pool in the one "
-        "setting with it, at 1.00 times its decode speed, asking the system 7 times for memory "
-        "instead of 50; "
+        "For a cache that grows each step use `torch`: 0.80 times the memory of MLX's own pool in "
+        "the one setting with it, at 1.00 times its decode speed, asking the system 7 times for "
+        "memory instead of 50; "
         "`none` takes 0.70 times and asks 9,000 times. MLX cannot run it on Metal or under CUDA."
     )
 
@@ -97,8 +97,10 @@ def test_every_setting_of_a_pool_counts_also_one_that_another_pool_does_not_have
     (torch,) = (pool for pool in pooled(found, alike=False) if pool.name == "torch")
     assert (torch.places, torch.helps) == (3, 1)
     said = sentence([torch])
-    assert "over all its 3 settings, less in 1 (0.78 to 1.16)" in said
-    assert said.startswith("With a growing cache the smallest pool has `torch`: 0.98 times")
+    assert "over its 3 settings, less in 1 (0.78 to 1.16)" in said
+    assert said.startswith(
+        "With a cache that grows each step the smallest pool has `torch`: 0.98 times"
+    )
 
 
 def test_without_a_recording_the_lowest_peak_is_the_rule_to_use():

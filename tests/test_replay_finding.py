@@ -160,7 +160,7 @@ def test_caps_that_the_replay_cannot_tell_apart_are_said_to_be_so():
     ]
     said = best_cap(rows, 2.9)
     assert "(3 of them): 8x 5.0 %, 1x 6.0 %, none 200.0 %" in said
-    assert "; 8x, 1x lie nearer together than the 2.9 % by which the replay misses a" in said
+    assert "; the worst of 8x, 1x lie nearer together than the 2.9 % by which the" in said
     assert said.endswith("the lowest most often is 1x, in 2 of 3")
     assert "nearer together" not in best_cap(rows, 0.5)
 

@@ -5,6 +5,7 @@ is said to come from there.
 """
 
 MIN_IMPORT_MIB = 1.0  # less is no part of a difference
+UNSEEN_PROMPT = (0, 27, 1), (0, 31, 3)  # by their tokens (docs/findings/2026-12-releases)
 STOCK = {"loop": "mlx-lm", "kv_cache": "mlx-lm", "cap": "default"}
 
 
@@ -77,6 +78,13 @@ def imported(before: dict, after: dict) -> str:
         return ""
     way = "more" if less > 0 else "less"
     return f"of the process {abs(less):,.0f} MiB {way} are what importing the loop takes"
+
+
+def prompt_unseen(row: dict) -> bool:
+    """Whether mlx-lm's penalty sees no more of the prompt than the last token in this release."""
+    version = _packages(row).get("mlx-lm", "") if row.get("loop") == STOCK["loop"] else ""
+    numbers = tuple(int(part) for part in version.split(".") if part.isdecimal())
+    return UNSEEN_PROMPT[0] <= numbers <= UNSEEN_PROMPT[1]
 
 
 def packages_apart(before: dict, after: dict) -> str:

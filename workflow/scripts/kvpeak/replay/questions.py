@@ -84,8 +84,8 @@ def best_cap(rows: list[dict], worst_pct: float) -> str:
         f"({len(rows)} of them): "
         + ", ".join(f"{cap} {excess[cap]:,.1f} %" for cap in order)
         + (
-            f"; {', '.join([order[0], *near])} lie nearer together than the {worst_pct:.1f} % by "
-            "which the replay misses a length that took no part in its fit"
+            f"; the worst of {', '.join([order[0], *near])} lie nearer together than the "
+            f"{worst_pct:.1f} % by which the replay misses a length that took no part in its fit"
             if near
             else ""
         )

@@ -14,6 +14,7 @@ from kvpeak.analysis.lead import Lead, leading
 from kvpeak.analysis.longest import fits_rows
 from kvpeak.analysis.pooled import effects as pooled_effects
 from kvpeak.analysis.results import Results, read_results, read_table, rows
+from kvpeak.analysis.setting import prompt_unseen
 from kvpeak.analysis.statistics import MIN_OUTLIER_GROUP
 from kvpeak.base import layout
 from kvpeak.base.axes import AXES
@@ -191,6 +192,7 @@ def measured(summary: list[dict]) -> dict:
     return {
         "summary": summary,
         "engines": sources.engines(summary),
+        "unseen_prompt": any(map(prompt_unseen, summary)),
         "methods": names_of(summary, "method"),
         "variants": names_of(summary, "variant"),
         "kv_caches": names_of(summary, "kv_cache"),

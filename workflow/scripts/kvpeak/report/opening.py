@@ -200,7 +200,8 @@ def _release(row: dict) -> list[int]:
 def _stock_title(row: dict, results: Results) -> str:
     commits = {each["commit"] for each in results.summary.values() if is_stock(each)}
     as_it_runs = "as mlx-lm runs it" + f" ({row['commit']})" * (len(commits) > 1)
-    least, bound = ("at least ", " (sampled)") if is_lower_bound(row) else ("", "")
+    middle = " median" * (row["rounds"] > 1)
+    least, bound = ("at least ", f" (sampled{middle})") if is_lower_bound(row) else ("", "")
     if when := outside_runs(row):
         return (
             f"{row['model']} takes {least}{row['peak_mib']:,.0f} MiB{of_what(row)}{bound} {when}, "
@@ -219,7 +220,7 @@ def _takes(row: dict) -> str:
     """What a cell's peak consists of."""
     low, high = row["peak_min_mib"], row["peak_max_mib"]
     spread = (
-        f" ({low:,.0f} to {high:,.0f} in {int(row['rounds'])} processes)"
+        f" (median; {low:,.0f} to {high:,.0f} in {int(row['rounds'])} processes)"
         if f"{low:,.0f}" != f"{high:,.0f}"
         else ""
     )

@@ -13,7 +13,7 @@ SLUG = "buffer-pools"
 # Where MLX cannot run a rule (docs/pools.md), by the first word of its setting. One that keeps
 # nothing it has everywhere, as the cap 0MiB.
 NOT_THERE = {"torch": "on Metal or under CUDA", "torch-mps": "on Metal or under CUDA"}
-ANYWHERE = "MLX has it as the cap 0MiB; its cost on a GPU was not measured here"
+ANYWHERE = "MLX has it as cap 0MiB; its cost on a GPU was not measured here"
 
 
 def pools_section(found: list[Measured], recorded: list[dict]) -> dict | None:
@@ -44,7 +44,9 @@ def sentence(pools: list[Pool]) -> Markdown:
     """
     best, least = advised(pools), pools[0]
     known = best.made is not None
-    begin = "For a growing cache use" if known else "With a growing cache the smallest pool has"
+    begin = "For a cache that grows each step use"
+    if not known:
+        begin = "With a cache that grows each step the smallest pool has"
     said = (
         f"{begin} {code(best.name)}: {best.peak:.2f} times the memory of MLX's own pool "
         f"{_over(best)}"
@@ -67,7 +69,7 @@ def _over(pool: Pool) -> str:
     if pool.places == 1:
         return "in the one setting with it"
     spread = f"{min(pool.ratios):.2f} to {max(pool.ratios):.2f}"
-    return f"over all its {pool.places} settings, less in {pool.helps} ({spread})"
+    return f"over its {pool.places} settings, less in {pool.helps} ({spread})"
 
 
 def _spelled(times: Times) -> str:

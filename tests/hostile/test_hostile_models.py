@@ -185,6 +185,23 @@ def test_a_model_that_was_handed_over_is_made_again(models_folder, hub, monkeypa
     assert to_be_tried_again(record)
 
 
+def test_a_record_of_another_model_or_of_other_small_files_is_not_believed(
+    models_folder,  # noqa: F811
+    hub,  # noqa: F811
+    monkeypatch,
+):
+    """It was written here, and is copied; a config.json of the same size is put beside it."""
+    monkeypatch.chdir(models_folder.root)
+    models_folder.made(HUB, endpoint=hub.url)
+    other = models_folder.folder.with_name("other")
+    shutil.copytree(models_folder.folder, other)
+    assert to_be_tried_again(other / "model.json")
+    assert not to_be_tried_again(models_folder.folder / "model.json")
+    config = models_folder.folder / "config.json"
+    config.write_text(config.read_text().replace("1", "2", 1))
+    assert "config.json: sha256 " in refusal(models_folder.folder)
+
+
 MORE = ({"quantization": {"group_size": 32, "bits": 2}}, {"dtype": "float16"}, {"x": 1})
 
 

@@ -10,7 +10,7 @@ from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
 from kvpeak.base.made import FAILED, NotMade, made_here, why_not_made
-from kvpeak.base.untrusted import read_bytes
+from kvpeak.base.untrusted import read_bytes, read_object
 from kvpeak.experiment.engines import COMMAND
 from kvpeak.experiment.matrix import Matrix
 
@@ -99,9 +99,17 @@ def _has_programs(record: bytes) -> bool:
 
 def to_be_tried_again(path: Path) -> bool:
     """Whether the step at `path` is to run again although its file is there."""
-    if path.name == layout.MODEL_RECORD and path.exists() and not made_here(path):
+    if path.name == layout.MODEL_RECORD and path.exists() and not _is_own(path):
         return True  # a folder that was handed over, whose files nobody here has checked
     return why_not_made(path) is not None or lacks_its_programs(path)
+
+
+def _is_own(record: Path) -> bool:
+    """Whether a model's record was written here, and for the folder that it lies in."""
+    try:
+        return made_here(record) and read_object(record).get("name") == record.parent.name
+    except (OSError, UserError):
+        return False
 
 
 def failures(paths: Iterable[Path]) -> list[str]:

@@ -429,6 +429,18 @@ def test_a_folder_that_may_be_entered_and_not_listed_is_refused(tmp_path, monkey
         check_contents(tmp_path / "results")
 
 
+@pytest.mark.parametrize("name", ["prompts/tiny/alice-16.json", "config/matrix.yaml"])
+def test_a_file_of_the_future_ends_nothing_and_takes_nothing_away(home, name):
+    """All that is made of it would be older, and thrown away; before, what was measured."""
+    before = {file: file.read_bytes() for file in home.results.glob("cells/**/*.csv")}
+    file = home.project.folder / name
+    os.utime(file, (4e9, 4e9))
+    assert f"{name}: was changed " in home.snakemake(code=1)
+    assert {file: file.read_bytes() for file in home.results.glob("cells/**/*.csv")} == before
+    os.utime(file, (1e9, 1e9))
+    home.snakemake("-n")
+
+
 def test_a_root_that_is_a_link_leads_to_what_was_empty_or_was_noted(tmp_path, monkeypatch):
     """An archive may bring a link to a folder of yours along, in which everything would be
     replaced.

@@ -47,6 +47,7 @@ from kvpeak.commands.calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
+from kvpeak.base.files import check_time
 from kvpeak.base.roots import check_root
 from kvpeak.base.layout import FINDING, MODELS, PROMPTS, RESULTS, environment_python
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
@@ -88,6 +89,11 @@ try:
         raise UserError(
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"
         )
+    if workflow.is_main_process:
+        entries = (*MATRIX.models.values(), *MATRIX.prompts.values())
+        named = {entry.get(key) for entry in entries for key in ("config", "corpus")}
+        for file in filter(os.path.exists, {MATRIX_FILE, EXPECTED_FILE, *named} - {None}):
+            check_time(Path(file))
     GPUS = gpus_asked_for(config.get("gpus", 0), MATRIX.accelerator)
 except UserError as error:
     print(error, file=sys.stderr)

@@ -10,10 +10,13 @@ import hashlib
 import json
 import os
 import secrets
+import time
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.untrusted import open_regular
+
+CLOCK_SLACK_S = 60.0  # by which clocks of two machines may differ
 
 
 def write_text(path: Path, text: str) -> None:
@@ -87,7 +90,7 @@ def unlinked(root: Path, name: str | Path) -> Path:
 
 def check_contents(root: Path) -> None:
     """Raise UserError, one line, for the first thing below `root` that is not a regular file, a
-    folder that can be listed, or a link to a file inside it.
+    folder that can be listed, or a link to a file inside it; and for a file of the future.
 
     A folder that somebody handed over may hold a link through which is read or written elsewhere,
     and a pipe or a device on which a program would wait. `root` itself may be a link.
@@ -103,6 +106,21 @@ def check_contents(root: Path) -> None:
                 raise UserError(
                     f"{entry.path}: a pipe, a socket or a device; expected a file; remove it"
                 )
+            else:
+                check_time(Path(entry.path), entry.stat(follow_symlinks=False).st_mtime)
+
+
+def check_time(path: Path, changed_s: float | None = None) -> None:
+    """Raise UserError if a file was last changed in the future: what is made of it would be older
+    than it, so that Snakemake makes it again and again, and throws it away.
+
+    changed_s: seconds of the clock, if they are known already. Raises OSError.
+    """
+    late_s = (path.stat().st_mtime if changed_s is None else changed_s) - time.time()
+    if late_s > CLOCK_SLACK_S:
+        raise UserError(
+            f"{path}: was changed {late_s:,.0f} s after now; touch it, or set the clock"
+        )
 
 
 def _entries(folder: str) -> list[os.DirEntry]:

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ MATRIX = {
 
 @pytest.fixture(autouse=True)
 def in_a_project(tmp_path, monkeypatch):
-    for name in ("config", "workflow", "prompts"):
+    shutil.copytree(ROOT / "config/models", tmp_path / "config/models")
+    for name in ("workflow", "prompts"):
         (tmp_path / name).symlink_to(ROOT / name)
     monkeypatch.chdir(tmp_path)
 

@@ -401,3 +401,36 @@ def test_a_config_that_is_no_object_is_one_line(text, tmp_path):
     config.write_bytes(text.encode(errors="surrogatepass"))
     models = {"tiny": BASE["models"]["tiny"] | {"config": str(config)}}
     refused_or_read(lambda: Matrix(copy.deepcopy(BASE) | {"models": models}, "matrix.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ("models.tiny.config", "shapes.json"),
+        ("prompts.p.corpus", "corpus.txt"),
+        ("recordings", "rec/peaks.json"),
+        ("recordings", "rec"),
+    ],
+)
+def test_a_matrix_reads_nothing_of_yours_through_a_link(tmp_path, monkeypatch, key, name):
+    """What it names is copied into models/ and prompts/, which are passed on."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+    theirs, mine = Path("config/x"), tmp_path / "home"
+    for folder in (theirs / "rec", mine / "rec"):
+        folder.mkdir(parents=True)
+        for file in ("../corpus.txt", "../shapes.json", "peaks.json", "snapshots.zip"):
+            (folder / file).write_text('{"model_type": "qwen2", "secret": 1}')
+    said = yaml.safe_load(yaml.safe_dump(BASE))
+    said["models"] = {"tiny": {"kind": "random", "config": str(theirs / "shapes.json")}}
+    said["prompts"] = {"p": {"corpus": str(theirs / "corpus.txt"), "tokens": 4}}
+    said |= {"recordings": str(theirs / "rec"), "compare": [], "exclude": [], "include": []}
+    Matrix(said, "m.yaml")  # files of the project
+    (theirs / name).rename(theirs / "other")
+    (theirs / name).symlink_to((theirs / "other").resolve())
+    Matrix(said, "m.yaml")  # a link inside it
+    (theirs / name).unlink()
+    (theirs / name).symlink_to(mine / name)
+    with pytest.raises(ConfigError, match=f"{key}: .* leads out of the project through a link"):
+        Matrix(said, "m.yaml")

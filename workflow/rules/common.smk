@@ -48,8 +48,8 @@ from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
 from kvpeak.base.files import check_time
-from kvpeak.base.roots import check_root
-from kvpeak.base.layout import FINDING, MODELS, PROMPTS, RESULTS, environment_python
+from kvpeak.base.roots import ROOTS, check_root
+from kvpeak.base.layout import environment_python
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
@@ -83,7 +83,7 @@ try:
     PARTIAL = switched_on(config.get("partial", False))
     MATRIX = load_matrix(MATRIX_FILE)
     if workflow.is_main_process:
-        for root in (RESULTS, MODELS, PROMPTS, FINDING.parent):
+        for root in ROOTS:
             check_root(root)
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(

@@ -3,9 +3,19 @@
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import check_contents, write_text
-from kvpeak.base.layout import LOCAL
+from kvpeak.base.files import check_contents, inside, write_text
+from kvpeak.base.layout import FINDING, LOCAL, MODELS, PROMPTS, RESULTS
 from kvpeak.base.untrusted import read_text
+
+ROOTS = (RESULTS, MODELS, PROMPTS, FINDING.parent)
+
+
+def check_in_project(path: str) -> None:
+    """Raise UserError if a path of a matrix leads out of the project by a link. What lies in one of
+    ROOTS may lie where that leads.
+    """
+    root = next((root for root in ROOTS if Path(path).is_relative_to(root)), Path())
+    inside(root, Path(path).relative_to(root))
 
 
 def check_root(root: Path) -> None:

@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 from kvpeak.base.axes import AXES
+from kvpeak.base.errors import UserError
 from kvpeak.base.model_config import sizes
+from kvpeak.base.roots import check_in_project
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES, caps_of
 from kvpeak.experiment.workloads import longest, name_of, said_by, spell
@@ -19,6 +21,7 @@ MAY_BE_SET = re.compile(
 NAMES_A_PLACE = re.compile(
     r"PATH|LIB|FILE|DIR|HOME|TEMP|TMP|CACHE|LOG|DUMP|OUT|TRACE|INJECT|TOOL|VISIBLE|TOKEN|KEY|SECRET"
 )
+RECORDINGS = ("peaks.json", "snapshots.zip")  # the files of a folder of recordings
 A_WORD = re.compile(r"[\w.,:+-]{0,200}", re.ASCII)
 
 # The section of matrix.yaml that lists the names on each axis.
@@ -29,6 +32,7 @@ SECTION = dict(
 
 def check_matrix(matrix) -> None:
     """Raises ConfigError for the first thing in a Matrix that does not fit the rest of it."""
+    _check_paths(matrix)
     _check_names(matrix)
     _check_selectors(matrix)
     _check_compare(matrix)
@@ -38,8 +42,33 @@ def check_matrix(matrix) -> None:
     _check_recordings(matrix)
 
 
+def _check_paths(matrix) -> None:
+    """Raises ConfigError for a file that would be read from outside the project, through a link."""
+    paths = {f"prompts.{name}.corpus": entry["corpus"] for name, entry in matrix.prompts.items()}
+    paths |= {
+        f"models.{name}.config": entry["config"]
+        for name, entry in matrix.models.items()
+        if "config" in entry
+    }
+    for key, path in paths.items():
+        _check_in_project(matrix, key, path)
+    for name in RECORDINGS if matrix.recordings else ():
+        _check_in_project(matrix, "recordings", f"{matrix.recordings}/{name}")
+
+
+def _check_in_project(matrix, key: str, path: str) -> None:
+    try:
+        check_in_project(path)
+    except UserError:
+        raise ConfigError(
+            matrix.file,
+            key,
+            f"{shown(path)}: leads out of the project through a link; expected a file inside it",
+        ) from None
+
+
 def _check_recordings(matrix) -> None:
-    for name in ("peaks.json", "snapshots.zip") if matrix.recordings else ():
+    for name in RECORDINGS if matrix.recordings else ():
         if not Path(matrix.recordings, name).is_file():
             raise ConfigError(
                 matrix.file,

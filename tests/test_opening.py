@@ -184,7 +184,7 @@ def test_where_the_other_side_takes_more_nothing_lowers_it(small):
         answers = answered(replace(small, summary=summary), ("cap", *names))
         assert answers["What would lower it?"] == (
             "With all else equal 1 other cap was tried; it does not take clearly less (over "
-            "5 %; no cap: 2.27 times)."
+            "5 %; no cap: 2.27 times as much)."
         )
         assert answers["At what price?"].startswith("Nothing that was tried lowers this peak. The")
 
@@ -346,7 +346,7 @@ def test_a_sampled_peak_is_a_lower_bound_where_it_is_printed(small):
         in found["answers"]["What takes the memory?"]
     )
     assert caution(leading(compared).pair) == [
-        "Both were sampled and may be higher than shown, so their ratio may be off.",
+        "Both peaks were sampled: either may be higher, and the ratio off.",
         "Samples are known to miss peaks here: in one process of the cell with 1,000 MiB by 132 "
         "MiB or more.",
     ]

@@ -107,7 +107,7 @@ def lowering(cell: dict | None, around: list[Change], lower: Change | None) -> s
     if not lower:
         names = [
             f"{spell_name(change.axis, other[change.axis])}: "
-            f"{other['peak_mib'] / cell['peak_mib']:.2f} times"
+            f"{other['peak_mib'] / cell['peak_mib']:.2f} times as much"
             for change in around
             for other in (_other(change, cell),)
         ]

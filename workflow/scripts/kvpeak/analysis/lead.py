@@ -222,7 +222,7 @@ def caution(pair: Pair) -> list[str]:
     sides = (pair.before, pair.after)
     found = []
     if _sampled(pair):
-        found.append("Both were sampled and may be higher than shown, so their ratio may be off.")
+        found.append("Both peaks were sampled: either may be higher, and the ratio off.")
     worst = max(sides, key=lambda row: row.get("missed_mib", 0))
     if (missed := worst.get("missed_mib", 0)) >= MISSED_MIB:
         found.append(

@@ -78,7 +78,7 @@ def _of_the_method(found: dict) -> list[Markdown]:
     if missed:
         worst = max(missed, key=lambda row: row["missed_mib"])
         lines.append(
-            f"Of {number(len(missed))} of them it is known that the samples missed a short peak: "
+            f"Of {number(len(missed))} it is known that the samples missed a short peak: "
             "what the device holds beside the driver's pool, whose reserve is counted exactly, "
             f"differs between a cell's processes by up to {number(worst['missed_mib'])} MiB "
             f"({code(cell_path(worst))})."

@@ -76,7 +76,7 @@ def opening(
             else f"Nothing that was compared: {found.sentence}",
             "What would lower it?": lowering(cell, around, lower)
             + least_of_all(cell, results, lower),
-            "At what price?": _price(results, priced, compared, effects, bool(lower))
+            "At what price?": _price(results, cell, priced, compared, effects, bool(lower))
             if around or not priced
             else NOT_KNOWN,
             "How sure is this?": " ".join([*_sureness(most), *facts]) or NOT_KNOWN,
@@ -128,6 +128,7 @@ def _title(found: Lead, most: Change | None) -> str:
 
 def _price(
     results: Results,
+    cell: dict | None,
     change: Change | None,
     compared: list[Comparison],
     effects: dict[str, list[Effect]],
@@ -142,9 +143,10 @@ def _price(
     before, after = (spell_name(change.axis, name) for name in names)
     whose = f"Of {after} instead of {before}: "
     if not lowers:
+        elsewhere = ", is of another cell" * (cell not in (pair.before, pair.after))
         whose = (
             "Nothing that was tried lowers this peak. The largest change, "
-            f"{after} instead of {before}: "
+            f"{before} → {after}{elsewhere}: "
         )
     if comparison in compared:
         other_way = f"from {after} to {before} " * turned

@@ -50,7 +50,9 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     if any(map(is_lower_bound, rows)):
         notes.append("≥: sampled, a lower bound.")
     if any(map(outside_runs, rows)):
-        notes.append("Of a peak outside the runs the parts are those of the runs.")
+        notes.append(
+            "The parts are those of the runs, also where the peak was reached outside them."
+        )
     if not all(row["parts"] for row in rows):
         notes.append("–: the parts do not add up.")
     return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))

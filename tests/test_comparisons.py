@@ -9,7 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvpeak.analysis.comparisons import compare, compare_results, has_peak, peak_range, ranges_meet
+from kvpeak.analysis.comparisons import (
+    Pair,
+    compare,
+    compare_results,
+    has_peak,
+    peak_range,
+    ranges_meet,
+)
 from kvpeak.analysis.results import Results, headline, read_results
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
@@ -316,3 +323,33 @@ def test_the_headline_is_the_peak_of_where_the_buffers_are(row, peak):
         "peak_pool_mib": 3000,
     }
     assert headline(peaks | row) == {"peak_mib": peak, "peak_min_mib": peak, "peak_max_mib": peak}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rounds", "noise"),
+    [
+        ((100, 98, 104), (103, 99, 105), 2, True),  # 3 % apart, and the ranges meet
+        ((100, 98, 102), (103, 103, 105), 2, False),  # they do not
+        ((100, 90, 112), (110, 100, 120), 2, True),
+        ((100, 90, 112), (110, 100, 120), 1, True),  # a range of samples that were missed
+        ((100, 98, 104), (103, 99, 105), 1, False),  # one process has no noise below 5 %
+        ((100, 98, 104), (97, 96, 105), 1, False),
+        ((100, 90, 112), (90, 89, 112), 1, True),
+        ((100, 99, 205), (200, 99, 201), 1, True),
+    ],
+)
+def test_a_pair_is_within_the_noise_where_its_processes_are_known_to_differ_as_much(
+    before, after, rounds, noise
+):
+    one, other = (
+        {"outcome": "ok", "rounds": rounds}
+        | dict(zip(("peak_mib", "peak_min_mib", "peak_max_mib"), peaks, strict=True))
+        for peaks in (before, after)
+    )
+    assert Pair({}, one, other).within_noise is noise
+    failed = other | {"outcome": "oom"}
+    assert Pair({}, one, failed).within_noise is False
+    assert Pair({}, None, other).within_noise is False
+    # as many processes on one side alone are no noise of both
+    single = Pair({}, one | {"rounds": 1}, other | {"rounds": 6})
+    assert single.within_noise is (noise and abs(after[0] / before[0] - 1) > 0.05)

@@ -295,6 +295,20 @@ def test_what_a_pickle_takes_is_counted_before_it_is_read(shape, protocol, monke
         snapshot_file.load(io.BytesIO(content), "s.pickle")
 
 
+def test_stacks_that_are_made_of_few_frames_without_end_are_refused(monkeypatch):
+    """A few bytes each, and thousands of characters when they are spelled."""
+    monkeypatch.setattr(snapshot, "MOST_STACKS", 100_000)
+    frames = [{"filename": chr(65 + n) * 400, "line": n, "name": "f"} for n in range(9)]
+    events = [
+        {"action": "alloc", "addr": 512 * at, "size": 512, "stream": 0}
+        | {"frames": [frames[at % 9], frames[at // 9 % 9], frames[at // 81 % 9]]}
+        for at in range(729)
+    ]
+    content = pickle.dumps({"device_traces": [events], "segments": []})
+    with pytest.raises(UserError, match="stacks of more than 100,000 characters"):
+        snapshot.open_snapshot(Path("s.pickle"), io.BytesIO(content))
+
+
 def test_a_snapshot_of_more_than_a_gibibyte_is_read_no_further(monkeypatch):
     monkeypatch.setattr(snapshot_file, "MOST_BYTES", 3 * MIB)
     file = io.BytesIO(bytes(64 * MIB))

@@ -13,6 +13,7 @@ from kvpeak.pools.trace import LONGEST_NAME, Op, Trace, show
 SMALL_SEGMENT = 2 * 2**20  # bytes
 LARGEST_SLACK = 2**20  # what PyTorch leaves unsplit behind a large block
 FRAMES = 12  # of a stack, the innermost
+MOST_STACKS = 32 << 20  # characters of all that differ; real programs have some thousands of them
 COMPARED = 256  # frames of two stacks
 _GROWTH = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 _GIVES_BACK = frozenset(action for action, sign in _GROWTH.items() if sign < 0)
@@ -82,6 +83,7 @@ class _Importer:
         self.live: dict[int, int] = {}  # address → id
         self.stacks: dict[int, int] = {}  # id() of a list of frames → its number
         self.numbers: dict[str, int] = {"": 0}
+        self.room = MOST_STACKS
 
     def run(self, events: list[dict]) -> Trace:
         trace = self.trace
@@ -155,6 +157,9 @@ class _Importer:
             text = "\n".join(map(_spelled, frames[:FRAMES]))
             number = self.numbers.setdefault(text, len(self.numbers))
             if number == len(self.trace.stacks):
+                self.room -= len(text)
+                if self.room < 0:
+                    raise ValueError(f"stacks of more than {MOST_STACKS:,} characters")
                 self.trace.stacks.append(text)
             self.stacks[id(frames)] = number
         return number

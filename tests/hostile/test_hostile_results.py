@@ -429,6 +429,23 @@ def test_a_folder_that_may_be_entered_and_not_listed_is_refused(tmp_path, monkey
         check_contents(tmp_path / "results")
 
 
+def test_a_result_without_a_copy_gets_one_before_it_is_measured_again(home):
+    """Published results have no logs. A newer model.json has them measured again, and Snakemake
+    removes what is there first.
+    """
+    first, *_ = home.cells()
+    path = first.relative_to(home.results / "cells")
+    before = [(first / name).read_text() for name in ("runs.csv", "cell.json", "memory.csv")]
+    shutil.rmtree(home.results / "logs")
+    home.run(*home.project.command("--force", f"results/cells/{path}/runs.csv"))
+    kept = [file.parent for file in (home.results / "logs" / path).glob("*/runs.csv")]
+    copies = [
+        [(folder / name).read_text() for name in ("runs.csv", "cell.json", "memory.csv")]
+        for folder in kept
+    ]
+    assert len(copies) == 2 and before in copies
+
+
 @pytest.mark.parametrize("name", ["prompts/tiny/alice-16.json", "config/matrix.yaml"])
 def test_a_file_of_the_future_ends_nothing_and_takes_nothing_away(home, name):
     """All that is made of it would be older, and thrown away; before, what was measured."""

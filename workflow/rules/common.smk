@@ -57,7 +57,7 @@ from kvpeak.system.lock import hold_project
 from kvpeak.experiment.matrix import load_matrix
 from kvpeak.experiment.plan import executed, plan_summary
 from kvpeak.experiment.preparation import failures, needs, to_be_tried_again
-from kvpeak.experiment.status import failed_cells, outcome_in
+from kvpeak.experiment.status import failed_cells, keep_results, outcome_in
 from kvpeak.experiment.requests import build_entry, digest
 from kvpeak.experiment.workloads import longest
 
@@ -196,6 +196,7 @@ onsuccess:
 onstart:
     try:
         hold_project(Path(".snakemake/kvpeak.lock"))
+        keep_results(MATRIX.cells_here)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

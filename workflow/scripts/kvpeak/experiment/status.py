@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -110,13 +111,29 @@ def forget(cell: Cell) -> None:
     """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made
     if need be.
     """
-    folder, log = layout.CELLS / cell.path, read_record(cell)["log"]
+    _keep(cell)
     for name in reversed(layout.RESULT_FILES):  # the marker first
-        if log and (folder / name).exists():
-            kept = inside(layout.LOGS, f"{cell.path}/{Path(log).name}") / name
-            if not kept.exists():
-                write_text(kept, read_text(inside(folder, name)))
-        (folder / name).unlink(missing_ok=True)
+        (layout.CELLS / cell.path / name).unlink(missing_ok=True)
+
+
+def keep_results(cells: Iterable[Cell]) -> None:
+    """Copy each result of which no start has a copy, such as a published one, before Snakemake may
+    remove it to measure the cell again. One that cannot be read is no result.
+    """
+    for cell in cells:
+        measured = outcome_of(cell) not in TO_BE_TRIED
+        if measured and not any((layout.LOGS / cell.path).glob(f"*/{layout.RUNS_FILE}")):
+            with suppress(UserError):
+                _keep(cell)
+
+
+def _keep(cell: Cell) -> None:
+    """Copy the cell's result into the folder of the start that gave it, unless it is there."""
+    folder, log = layout.CELLS / cell.path, read_record(cell)["log"]
+    for name in layout.RESULT_FILES if log else ():
+        kept = inside(layout.LOGS, f"{cell.path}/{Path(log).name}") / name
+        if (folder / name).exists() and not kept.exists():
+            write_text(kept, read_text(inside(folder, name)))
 
 
 def read_record(cell: Cell) -> dict:

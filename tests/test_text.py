@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvpeak.base.fields import join_texts, split_texts
-from kvpeak.base.text import csv_safe, plain
+from kvpeak.base.text import csv_safe, exact, is_seen, plain, seen
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,13 @@ from kvpeak.base.text import csv_safe, plain
 )
 def test_what_cannot_be_seen_is_spelled(text, shown):
     assert plain(text) == shown
+
+
+@pytest.mark.parametrize("sign", "\u3164\u115f\uffa0\u2800\u034f\u17b4\ufe0f\U000e0100")
+def test_letters_that_show_nothing_are_spelled(sign):
+    for text in (plain(f"a{sign}b"), exact(f"a{sign}b"), seen(f"a{sign}b")):
+        assert text.startswith(("a\\u", "a\\U")) and sign not in text
+    assert (is_seen("a ü 한"), is_seen(f"a{sign}")) == (True, False)
 
 
 @given(st.text())

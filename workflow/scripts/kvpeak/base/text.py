@@ -6,6 +6,18 @@ import unicodedata
 # Control characters, lone surrogates, unassigned and private ones, and what changes the direction
 # of text.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}
+# Letters and marks that show nothing, although their category does not say so.
+_NOTHING = frozenset(
+    map(
+        chr,
+        (
+            *(0x34F, 0x115F, 0x1160, 0x17B4, 0x17B5, 0x2800, 0x3164, 0xFFA0),
+            *range(0x180B, 0x1810),
+            *range(0xFE00, 0xFE10),
+            *range(0xE0100, 0xE01F0),
+        ),
+    )
+)
 _FORMULA = re.compile(r'(^|;)(?="*[=+\-@＝＋－＠\t\r])')
 
 
@@ -26,7 +38,12 @@ def exact(text: str) -> str:
     """The text on one line, with nothing left out: what cannot be seen is spelled as its code, and
     so are line breaks, tabs, and blanks that look like the usual one.
     """
-    return "".join(each if each.isprintable() else _code(each) for each in text)
+    return "".join(each if is_seen(each) else _code(each) for each in text)
+
+
+def is_seen(text: str) -> bool:
+    """Whether every character of a text can be seen, a blank being one."""
+    return text.isprintable() and (text.isascii() or _NOTHING.isdisjoint(text))
 
 
 def seen(value):
@@ -34,7 +51,7 @@ def seen(value):
     it.
     """
     if isinstance(value, str):
-        return value if value.isprintable() else plain(value)
+        return value if is_seen(value) else plain(value)
     if isinstance(value, list):
         return [seen(each) for each in value]
     if isinstance(value, dict):
@@ -51,7 +68,8 @@ def csv_safe(text: str) -> str:
 
 
 def _seen(character: str) -> str:
-    return _code(character) if unicodedata.category(character) in _UNSEEN else character
+    hidden = unicodedata.category(character) in _UNSEEN or character in _NOTHING
+    return _code(character) if hidden else character
 
 
 def _code(character: str) -> str:

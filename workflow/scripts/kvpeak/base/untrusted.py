@@ -18,7 +18,7 @@ from typing import BinaryIO
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.base.text import plain, seen
+from kvpeak.base.text import is_seen, plain, seen
 
 MOST_BYTES = 256 * MIB
 # Of a JSON file: its values take up to 30 times as much memory. The index of a model with 150,000
@@ -245,7 +245,7 @@ def once(pairs: list[tuple]) -> dict:
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError("a key is there twice in one object")
-    if hidden := next((key for key in found if not key.isprintable()), None):
+    if hidden := next((key for key in found if not is_seen(key)), None):
         raise ValueError(f"key {plain(hidden, 80)}: has characters that cannot be seen")
     return found
 

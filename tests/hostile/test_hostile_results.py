@@ -458,6 +458,15 @@ def test_a_file_of_the_future_ends_nothing_and_takes_nothing_away(home, name):
     home.snakemake("-n")
 
 
+def test_what_kvpeak_keeps_in_snakemakes_folder_leads_nowhere(home):
+    """What the steps say is appended to one of these files."""
+    messages = home.project.folder / ".snakemake/kvpeak.messages"
+    messages.unlink(missing_ok=True)
+    messages.symlink_to(home.mine)
+    assert ".snakemake/kvpeak.messages: a link; delete .snakemake" in home.snakemake(code=1)
+    home.unharmed()
+
+
 def test_a_root_that_is_a_link_leads_to_what_was_empty_or_was_noted(tmp_path, monkeypatch):
     """An archive may bring a link to a folder of yours along, in which everything would be
     replaced.

@@ -48,7 +48,7 @@ from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
 from kvpeak.base.files import check_time
-from kvpeak.base.roots import ROOTS, check_root
+from kvpeak.base.roots import check_own, ROOTS, check_root
 from kvpeak.base.layout import environment_python
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
@@ -85,6 +85,7 @@ try:
     if workflow.is_main_process:
         for root in ROOTS:
             check_root(root)
+        check_own(Path(".snakemake"))
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"

@@ -18,6 +18,17 @@ def check_in_project(path: str) -> None:
     inside(root, Path(path).relative_to(root))
 
 
+def check_own(folder: Path) -> None:
+    """Raise UserError if what kvpeak itself keeps in Snakemake's folder leads elsewhere: an archive
+    may bring that along, too, and nobody sees it.
+    """
+    for path in folder.glob("kvpeak*"):
+        if path.is_symlink():
+            raise UserError(f"{path}: a link; delete {folder}")
+        if path.is_dir():
+            check_contents(path)
+
+
 def check_root(root: Path) -> None:
     """What check_contents does; and a root that is a link leads to a folder that was empty when it
     was first seen here, or that a person has noted.

@@ -37,7 +37,8 @@ def process(tmp_path, monkeypatch):
         with (tmp_path / "runs.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, RUNS.names, lineterminator="\n")
             writer.writeheader()
-            writer.writerows({"warmup": "false", "tokens_sha256": "ab"} | run for run in runs)
+            usual = {"warmup": "false", "tokens_sha256": "ab"}
+            writer.writerows(usual | {"run": at} | run for at, run in enumerate(runs))
         (tmp_path / "cell.json").write_text(json.dumps(record))
         return read_process(tmp_path)[0]
 

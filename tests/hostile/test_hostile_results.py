@@ -2,6 +2,7 @@
 nothing is written outside, and terminal and page show plain text.
 """
 
+import copy
 import csv
 import json
 import os
@@ -17,7 +18,8 @@ from xml.dom import minidom
 import pytest
 import stranger
 import warm
-from conftest import Project
+import yaml
+from conftest import TINY_MATRIX, Project
 from stranger import EVIL, hidden
 
 from kvpeak.analysis.aggregate import gather, read_plan
@@ -29,7 +31,9 @@ from kvpeak.base.layout import PLAN, environment_record, local_copy
 from kvpeak.base.roots import check_root
 from kvpeak.base.untrusted import MOST_JSON
 from kvpeak.cli import start
+from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import lacks_its_programs
+from kvpeak.experiment.requests import asked_otherwise
 from kvpeak.report.markdown import escape
 from kvpeak.report.page import page
 from kvpeak.report.page_data import SHOWN, name_of, read_tables
@@ -616,6 +620,66 @@ def test_records_that_name_another_cell_give_it_nothing(home, how, monkeypatch):
     (line,) = problems
     assert str(second.relative_to(home.project.folder)) in line and "whose folder it is" in line
     assert {*before["runs.csv"].splitlines()} == {*tables["runs.csv"].splitlines()}
+
+
+def test_results_of_another_matrix_are_not_taken_for_what_this_one_asks(home):
+    """The names on the axes are the same, and mean something else. Nothing remembers what was
+    asked but the records, where the results were handed over.
+    """
+    matrix = home.project.folder / "config/matrix.yaml"
+    said = yaml.safe_load(matrix.read_text())
+    shutil.rmtree(home.project.folder / ".snakemake")
+    said["protocol"]["generate"] = 64
+    matrix.write_text(yaml.safe_dump(said))
+    home.snakemake()
+    log = (home.results / "logs/aggregate.log").read_text()
+    named = "cell.json: request: protocol.generate: asked 8, and the matrix 64; delete results/"
+    assert log.count(named) == len(home.cells())
+    with (home.results / "summary.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    assert {(row["outcome"], row["peak_footprint_mib"]) for row in rows} == {("unreadable", "")}
+
+
+@pytest.mark.parametrize(
+    ("section", "changed", "named"),
+    [
+        ("variants", {"repeat_penalty": 1.5}, "protocol.repeat_penalty: asked 1.1, and the"),
+        ("variants", {"prefill_chunk": 8}, "options.prefill_chunk: asked whole, and the matrix 8"),
+        ("variants", {"pool": "exact"}, "options.pool: asked nothing, and the matrix exact"),
+        ("variants", {"env": {"MLX_X": 1}}, "env.MLX_X: asked nothing, and the matrix 1"),
+        ("models", {"dtype": "float16"}, "model.dtype: asked float32, and the matrix float16"),
+        ("models", {"seed": 3}, "model.seed: asked 0, and the matrix 3"),
+        ("prompts", {"batch": 2}, "prompt.tokens: asked 17, and the matrix 34"),
+    ],
+)
+def test_every_part_of_what_was_asked_is_compared(section, changed, named):
+    theirs, ours = other_matrix(), other_matrix(section, changed)
+    assert asked_otherwise(theirs, ours).startswith(named)
+    assert asked_otherwise(ours, theirs)
+
+
+def other_matrix(section: str = "models", changed: dict | None = None) -> dict:
+    """What a matrix asks of its first cell, after a change of each entry in a section."""
+    said = copy.deepcopy(TINY_MATRIX)
+    said["models"]["tiny"]["config"] = "config/models/qwen2-tiny.json"
+    for entry in said[section].values():
+        entry |= changed or {}
+    matrix = Matrix(said, "m.yaml")
+    return matrix.request(matrix.combinations[0])
+
+
+def test_what_an_older_record_does_not_say_was_the_default():
+    """Nor does it count on which GPU, with which interpreter, and within which time."""
+    asked = other_matrix()
+    older = copy.deepcopy(asked)
+    del older["options"]["attention"], older["protocol"]["repeat_window"]
+    older |= {"gpu": 1, "python": "results/envs/x/python", "limits": {"timeout_s": 1}}
+    assert asked_otherwise(older, asked) == ""
+    older["options"]["attention"] = "naive"
+    assert asked_otherwise(older, asked) == "options.attention: asked naive, and the matrix fused"
+    del older["model"]["dtype"]
+    assert asked_otherwise(older, asked).startswith("model.dtype: asked nothing")
+    assert asked_otherwise({"options": 3, "protocol": []}, asked)
 
 
 @pytest.mark.parametrize("name", ["cell.json", "runs.csv", "memory.csv"])

@@ -34,6 +34,7 @@ rule aggregate:
         cells_here("runs.csv"),
         missing=note_missing(),
         plan="results/plan.csv",
+        matrix=MATRIX_FILE,
     output:
         runs=report("results/runs.csv", category="Tables", caption="../report/runs.rst"),
         processes=report(
@@ -47,6 +48,7 @@ rule aggregate:
     shell:
         "python workflow/scripts/aggregate.py"
         " --plan {input.plan:q}"
+        " --matrix {input.matrix:q}"
         " --out results"
         " 2>&1 | tee {log:q} >&2"
 

@@ -1,6 +1,6 @@
 """From the cells' folders to the tables: every run, every process, and one row per cell."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean, median
 
@@ -33,9 +33,11 @@ def _own(row: dict, plan: Path) -> dict:
     return row | {"path": str(folder)}
 
 
-def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
+def gather(
+    rows: list[dict], asked: Callable[[dict], dict | None] = lambda row: None
+) -> tuple[dict[str, str], int, list[str]]:
     """The tables as CSV text, how many processes were measured, and a line for each that cannot be
-    read.
+    read, or that was asked something else than `asked` says of its row.
 
     Such a process has the outcome `unreadable` in the tables and costs the others nothing.
     """
@@ -44,7 +46,7 @@ def gather(rows: list[dict]) -> tuple[dict[str, str], int, list[str]]:
         names = {axis: row[axis] for axis in AXES}
         own = names | {"round": row["round"]}
         try:
-            found = read_process(Path(row["path"]), own)
+            found = read_process(Path(row["path"]), own, asked(row))
         except UserError as error:
             problems.append(f"{error}; delete {row['path']} to measure the cell again")
             found = _unreadable(str(error)), []

@@ -36,6 +36,7 @@ from kvpeak.base.layout import MEMORY_FILE, MODELS
 from kvpeak.base.numbers import LARGEST, bounded
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
+from kvpeak.experiment.requests import asked_otherwise
 from kvpeak.experiment.workloads import NAMED, name_of
 from kvpeak.inputs.shapes import kv_bytes_per_token
 
@@ -100,12 +101,12 @@ class Record:
 
 
 def read_process(
-    folder: Path, cell: dict[str, str] | None = None
+    folder: Path, cell: dict[str, str] | None = None, asked: dict | None = None
 ) -> tuple[dict, list[dict]] | None:
     """What one process's cell.json and runs.csv say, and its runs; None if it was not measured.
 
     Raises UserError, one line, for files that are not what they should be, or that are not those of
-    `cell`, its names and its round.
+    `cell`, its names and its round, or whose request is another than `asked`.
     """
     try:
         runs = read_csv(folder / "runs.csv", _NEEDED)
@@ -120,6 +121,8 @@ def read_process(
         _check_cell(record.items("cell"), cell, record.file)
         for run in runs:
             _check_cell(run, cell, folder / "runs.csv")
+    if asked and (otherwise := asked_otherwise(record.items("request"), asked)):
+        raise UserError(f"{record.file}: request: {otherwise}")
     recorded = [run for run in runs if run["warmup"].lower() != "true"]
     hashes = {run["tokens_sha256"] for run in recorded if run["tokens_sha256"]}
     found = {

@@ -5,14 +5,22 @@ import json
 
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
+from kvpeak.base.text import plain
 from kvpeak.experiment import workloads
 from kvpeak.experiment.engines import PROTOCOL_OPTIONS
+from kvpeak.experiment.schema import defaults
 from kvpeak.system import host
 
 _RUN_PROTOCOL = (
     *("warmup", "recorded", "generate", "ignore_eos"),
     *("repeat_penalty", "repeat_window"),
 )
+# What a request says of the machine and of the project's own layout, and limits that no result
+# within them depends on.
+_ELSEWHERE = {
+    *("cell", "gpu", "python", "limits", "folder", "model.folder", "prompt.path"),
+    *("external.program", "external.folder"),
+}
 
 
 def model_folder(commit: dict, name: str, model: dict) -> str:
@@ -78,3 +86,37 @@ def build_entry(commit: dict) -> dict:
 def digest(asked: dict) -> str:
     """Twelve hexadecimal digits that differ when a request does."""
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def asked_otherwise(recorded: dict, asked: dict) -> str:
+    """The first thing that a recorded request asked otherwise than `asked` does, in words; '' if
+    they ask the same.
+
+    What a record of an older version does not say was the default.
+    """
+    options = defaults("variants", "*") | _mapping(recorded, "options")
+    protocol = _mapping(recorded, "protocol")
+    protocol = {key: defaults("protocol").get(key) for key in _RUN_PROTOCOL} | protocol
+    then = _values(recorded | {"options": options, "protocol": protocol})
+    now = _values(asked)
+    for key in sorted(then.keys() | now.keys()):
+        if (was := then.get(key, "nothing")) != (new := now.get(key, "nothing")):
+            return f"{plain(key, 80)}: asked {plain(str(was), 80)}, and the matrix {new}"
+    return ""
+
+
+def _mapping(request: dict, key: str) -> dict:
+    return found if isinstance(found := request.get(key), dict) else {}
+
+
+def _values(asked: dict, within: str = "") -> dict[str, object]:
+    """Dotted key → value of a request, without what it says of the machine and what is null."""
+    found: dict[str, object] = {}
+    for name, value in asked.items():
+        if (key := f"{within}{name}") in _ELSEWHERE:
+            continue
+        if isinstance(value, dict):
+            found |= _values(value, f"{key}.")
+        elif value is not None:
+            found[key] = value
+    return found

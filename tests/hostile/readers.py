@@ -1,5 +1,6 @@
 """The readers that parsers.py tries, each with a good file of its kind."""
 
+import hashlib
 import pickle
 from pathlib import Path
 
@@ -166,12 +167,13 @@ def parsers() -> dict[str, Parser]:
     _put("results", **{name.replace(".", "__"): content for name, content in small.items()})
     cell = (DATA / "cell.json").read_bytes()
     runs = small["runs.csv"].splitlines(keepends=True)
-    _put("cell", cell__json=cell, runs__csv=b"".join(runs[:4]), memory__csv=b"t_s,phase\n")
+    _put("cell", cell__json=cell, runs__csv=b"".join(runs[:3]), memory__csv=b"t_s,phase\n")
     _put("words", corpus__txt=b"a b a b")
     _put("model", config__json=TINY_MODEL.encode())
     weights = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
     weights = len(weights).to_bytes(8, "little") + weights + bytes(4)
-    files = {"config.json": {"bytes": len(TINY_MODEL), "sha256": "0" * 64}}
+    digest = hashlib.sha256(TINY_MODEL.encode()).hexdigest()
+    files = {"config.json": {"bytes": len(TINY_MODEL), "sha256": digest}}
     _put("record", config__json=TINY_MODEL.encode())
     record = {"name": "m", "files": files}
     traced = trace.Trace(name="t", source="csv", streams=["0"])
@@ -204,7 +206,7 @@ def parsers() -> dict[str, Parser]:
             lambda file: corpus_tokens(Path("words/corpus.txt"), file, 100),
         ),
         "cell.json": Parser(f"{CELL}/cell.json", cell, _cell),
-        "runs.csv": Parser(f"{CELL}/runs.csv", b"".join(runs[:4]), _cell),
+        "runs.csv": Parser(f"{CELL}/runs.csv", b"".join(runs[:3]), _cell),
         "events": Parser("events.jsonl", EVENTS, _events),
         **{
             name: Parser(f"results/{name}", small[name], _results)

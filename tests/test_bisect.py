@@ -125,6 +125,7 @@ def project(tmp_path, monkeypatch) -> dict:
     for path in ("models/m/model.json", "prompts/m/p.json", "alice.txt", "config.json"):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         Path(path).write_text("{}")
+    Path("models/m/model.json").write_text('{"name": "m"}')
     note_made_here(Path("models/m/model.json"))
     ends = {"old": revisions[0], "new": revisions[-1]}
     data = {

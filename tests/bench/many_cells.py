@@ -112,7 +112,7 @@ def measure_cells() -> None:
     model = Path("config/models/tiny.json").read_text()
     for name in matrix.models:
         write(Path("models", name, "config.json"), model)
-        write(Path("models", name, "model.json"), "{}")
+        write(Path("models", name, "model.json"), json.dumps({"name": name}))
         note_made_here(Path("models", name, "model.json"))
         for prompt in matrix.prompts:
             write(Path("prompts", name, f"{prompt}.json"), "{}")

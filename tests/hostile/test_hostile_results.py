@@ -682,6 +682,23 @@ def test_what_an_older_record_does_not_say_was_the_default():
     assert asked_otherwise({"options": 3, "protocol": []}, asked)
 
 
+@pytest.mark.parametrize("how", ["more", "others", "none"])
+def test_a_prompt_that_was_handed_over_has_the_ids_that_the_matrix_asks_for(home, how):
+    """It is there, and as old as its cells, so that no step makes it again."""
+    prompt = home.project.folder / "prompts/tiny/alice-16.json"
+    cell = home.cells()[0].relative_to(home.project.folder)
+    ask = (sys.executable, "workflow/scripts/plan.py", "--request", cell)
+    assert json.loads(home.run(*ask))["not_made"] is None
+    said = json.loads(prompt.read_text())
+    ids = {"more": said["tokens"] * 50, "others": said["tokens"][::-1], "none": None}[how]
+    prompt.write_text(json.dumps(said | {"tokens": ids}))
+    why = "prompts/tiny/alice-16.json: its token ids are not the first 17 of prompts/alice.txt"
+    assert json.loads(home.run(*ask))["not_made"][1].startswith(why)
+    said = home.step("run_cell", cell, "--record-failure")
+    assert f"failed: {why}" in said and "delete it, and snakemake makes it again" in said
+    assert json.loads((home.project.folder / cell / "cell.json").read_text())["outcome"] == "failed"
+
+
 @pytest.mark.parametrize("name", ["cell.json", "runs.csv", "memory.csv"])
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(home, name):
     cell = home.cells()[0]

@@ -8,9 +8,17 @@ import argparse
 import json
 from pathlib import Path
 
+from kvpeak.base.axes import Cell
+from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
-from kvpeak.experiment.matrix import load_matrix
+from kvpeak.base.layout import model_folder, prompt_file
+from kvpeak.base.made import FAILED
+from kvpeak.commands.cut_prompt import limited
+from kvpeak.experiment.matrix import Matrix, load_matrix
 from kvpeak.experiment.plan import executed, plan_csv, plan_summary, told
+from kvpeak.experiment.preparation import needs
+from kvpeak.experiment.workloads import longest
+from kvpeak.inputs.prompts import check_prompt
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,7 +38,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> None:
     matrix = load_matrix(given.matrix)
     if given.request:
-        print(json.dumps(told(matrix, matrix.cell(given.request)), indent=1))
+        cell = matrix.cell(given.request)
+        said = told(matrix, cell)
+        if not said["not_made"] and (wrong := _wrong_prompt(matrix, cell)):
+            said["not_made"] = [FAILED, wrong]
+        print(json.dumps(said, indent=1))
         return
     if given.out:
         write_together(given.out.parent, {given.out.name: plan_csv(matrix)})
@@ -39,3 +51,18 @@ def run(given: argparse.Namespace) -> None:
         print("It brings to be executed:", *brought, sep="\n  ")
     else:
         print("It brings no program and no package of its own.")
+
+
+def _wrong_prompt(matrix: Matrix, cell: Cell) -> str:
+    """Why the prompt that is there for the cell is not the one that the matrix asks for, or ''."""
+    file, entry = prompt_file(cell.model, cell.prompt), matrix.prompts[cell.prompt]
+    if not file.exists() or file not in (need.made for need in needs(matrix, cell)):
+        return ""
+    corpus, folder = Path(entry["corpus"]), model_folder(cell.model)
+    try:
+        with limited():
+            most = longest(entry, matrix.generate(cell.model))
+            check_prompt(file, corpus, folder, entry["tokens"], most)
+    except UserError as error:
+        return str(error)
+    return ""

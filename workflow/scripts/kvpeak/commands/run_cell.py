@@ -16,6 +16,8 @@ from kvpeak.protocol.request import load_request
 from kvpeak.runner.attempt import Stopped
 from kvpeak.runner.cell import CellFailed, leave_unmeasured, run_cell
 
+LONGEST_PLAN = 900  # seconds: it cuts the prompt again, as the rule `prompt` may
+
 
 class Signals:
     """Remembers the first signal that asks the runner to stop."""
@@ -42,7 +44,12 @@ def planned(out: Path, matrix: str, digest: str | None) -> dict:
     """
     program = str(SCRIPTS / "plan.py")
     command = [sys.executable, program, "--matrix", matrix, "--request", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=LONGEST_PLAN
+        )
+    except subprocess.TimeoutExpired:
+        raise UserError(f"plan.py took more than {LONGEST_PLAN} s for {out}") from None
     if done.returncode:
         said = done.stderr.strip().removeprefix("plan: ")
         raise UserError(said or f"plan.py ended with {done.returncode}")

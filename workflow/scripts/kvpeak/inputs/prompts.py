@@ -5,7 +5,7 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import sha256_of
 from kvpeak.base.model_config import sizes
-from kvpeak.base.untrusted import read_bytes, read_text
+from kvpeak.base.untrusted import read_bytes, read_object, read_text
 from kvpeak.inputs.model_folder import TOKENIZER, read_config, verify_model
 
 BYTES = 256  # ids of a model without a tokenizer, if its config does not say how many it has
@@ -89,3 +89,17 @@ def prompt_record(corpus: Path, folder: Path, tokens: int, longest: int | None =
         "tokenizer_sha256": record["files"][TOKENIZER]["sha256"] if tokenizer else None,
         "tokens": cut(corpus, tokenizer, read_config(folder), tokens, longest),
     }
+
+
+def check_prompt(
+    file: Path, corpus: Path, folder: Path, tokens: int, longest: int | None = None
+) -> None:
+    """Raise UserError if a prompt's file, which may be somebody else's, does not hold the ids that
+    prompt_record cuts.
+    """
+    expected = prompt_record(corpus, folder, tokens, longest)["tokens"]
+    if read_object(file).get("tokens") != expected:
+        raise UserError(
+            f"{file}: its token ids are not the first {tokens} of {corpus} for {folder}; delete "
+            "it, and snakemake makes it again"
+        )

@@ -51,7 +51,7 @@ def answer(request: dict, emit: Emit) -> None:
     counted = _peaks[0].mib() if _peaks else dict.fromkeys(("peak_active_mib", "peak_pool_mib"))
     emit(
         "run",
-        **{"run": 0, "warmup": False, "prompt_tokens": 0, "generated_tokens": 0},
+        **{"run": 0, "warmup": False, "prompt_tokens": 1, "generated_tokens": 0},
         **NOTHING,
         **counted,
         known=known,

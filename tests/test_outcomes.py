@@ -68,6 +68,18 @@ def test_an_outcome_is_read_from_whole_results_only():
     assert outcome_of(cell("m")) is None
 
 
+def test_an_outcome_is_that_of_the_record_however_it_is_written():
+    """A published one is on one line; in another one the line is a part of something else."""
+    file = end("s", "oom") / "cell.json"
+    said = json.loads(file.read_text())
+    file.write_text(json.dumps(said) + "\n")
+    assert outcome_of(cell("s")) == "oom"
+    file.write_text('{"a": {\n "outcome": "ok"\n},\n "outcome": "failed"}')
+    assert outcome_of(cell("s")) == "failed"
+    file.write_text('{"a": {\n "outcome": "ok"\n},\n "outcome": ["failed"]}')
+    assert outcome_of(cell("s")) is None
+
+
 @pytest.mark.parametrize("outcome", ["oom", "guard"])
 def test_longer_prompts_of_what_did_not_fit_would_exceed_the_memory_in_every_round(outcome):
     end("m", outcome, number=2)

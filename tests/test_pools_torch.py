@@ -108,12 +108,24 @@ def archive(members: int, content: bytes) -> bytes:
 PEAKS_JSON = (RECORDINGS / "peaks.json").read_bytes()
 
 
+def changed_peaks(**values: object) -> bytes:
+    """The peaks of processes of which the first says something else."""
+    first, *others = json.loads(PEAKS_JSON)
+    return json.dumps([first | values, *others]).encode()
+
+
 @pytest.mark.parametrize(
     ("files", "said"),
     [
         ({}, "peaks.json: no such file"),
         ({"peaks_json": b"{}"}, "peaks.json: expected a list of processes"),
         ({"peaks_json": b"[{}]"}, "process 1: workload: expected a text"),
+        ({"peaks_json": changed_peaks(limit="x")}, "process 1: limit: x: expected a whole number"),
+        ({"peaks_json": changed_peaks(limit=1.5)}, "process 1: limit: 1.5: expected a whole"),
+        ({"peaks_json": changed_peaks(limit=-5)}, "process 1: limit: -5: expected a whole number"),
+        ({"peaks_json": changed_peaks(limit=2**64)}, "expected a whole number from 1 to 2^63"),
+        ({"peaks_json": changed_peaks(active_peak=-5)}, "process 1: active_peak: -5: expected"),
+        ({"peaks_json": changed_peaks(reserved_peak=10**280)}, "reserved_peak: 1000000"),
         ({"peaks_json": PEAKS_JSON}, "snapshots.zip: no such file"),
         ({"peaks_json": PEAKS_JSON, "snapshots_zip": b"PK"}, "snapshots.zip: a damaged archive"),
         ({"peaks_json": PEAKS_JSON, "snapshots_zip": archive(101, b"")}, "at most 100 snapshots"),

@@ -3,6 +3,7 @@ each ends, in one line where it is refused. A reader that is quadratic does not 
 """
 
 import csv
+import io
 import json
 import logging
 import re
@@ -246,3 +247,16 @@ def test_no_writer_of_tables_writes_a_formula():
         text = as_csv([{"workload": "@x", "commit": "@x", "model": -1.5}])
         assert text.count("@x,") == text.count("'@x,") > 0
     assert csv_text(["a", "b"], [{"a": -1.5, "b": "-1"}]) == "a,b\n-1.5,'-1\n"
+
+
+def test_a_sign_that_a_terminal_cannot_show_is_spelled(monkeypatch):
+    """It is no error: what was read is not damaged."""
+    shown = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(shown, "ascii"))
+    assert program.ended("x", lambda: print("\u2691 2 \xd7")) == 0
+    assert shown.getvalue() == b"\\u2691 2 \\xd7\n"
+
+
+def test_the_settings_of_snakemake_are_read_under_every_locale():
+    for file in (Path(__file__).parents[2] / "profiles").rglob("*.yaml"):
+        assert file.read_bytes().isascii(), file

@@ -7,6 +7,7 @@ returns an exit code or None for 0.
 
 import argparse
 import importlib
+import io
 import os
 import re
 import sys
@@ -86,8 +87,10 @@ def main(command: str | ModuleType, argv: list[str] | None = None, name: str | N
 
 def ended(name: str, run: Callable[[], int | None]) -> int:
     """The exit code of `run`; an error for the person at the keyboard is one line on standard
-    error.
+    error. A sign that standard output cannot show is spelled.
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _finished(run)
         sys.stdout.flush()

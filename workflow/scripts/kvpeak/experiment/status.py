@@ -24,6 +24,10 @@ TO_BE_TRIED = (
     UNAVAILABLE,
 )  # outcomes that the next invocation does not leave as they are
 HEAD = 2048  # bytes; cell.json begins with the cell and its outcome
+# As kvpeak writes it, which reads in one way only.
+_BEGINNING = re.compile(
+    rb'\{\n "cell": \{\n(?:  "\w+": (?:"[^"\\\n]*"|\d+),?\n)* \},\n "outcome": "(\w+)"'
+)
 
 
 @dataclass(frozen=True)
@@ -44,16 +48,18 @@ def outcome_of(cell: Cell) -> str | None:
 
 def outcome_in(folder: Path) -> str | None:
     """The outcome of the result in a folder; None if there is none. Reads only the head of
-    cell.json.
+    cell.json, or all of one that is written in another way, such as a published one.
     """
     try:
         if not (folder / layout.RUNS_FILE).exists():
             return None
         with open_regular(folder / layout.RECORD_FILE) as file:
-            found = re.search(rb'^ "outcome": "(\w+)"', file.read(HEAD), re.MULTILINE)
+            if found := _BEGINNING.match(file.read(HEAD)):
+                return found[1].decode()
+        outcome = read_object(folder / layout.RECORD_FILE).get("outcome")
     except (OSError, UserError):
         return None
-    return found[1].decode() if found else None
+    return outcome if isinstance(outcome, str) else None
 
 
 def failed_cells(paths: Iterable[Path]) -> list[str]:

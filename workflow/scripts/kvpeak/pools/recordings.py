@@ -91,7 +91,16 @@ def _rows(file: Path) -> list[dict]:
             if not isinstance(row, dict) or not isinstance(row.get(key), kind):
                 what = "a whole number" if kind is int else "a text"
                 raise UserError(f"{file}: process {number + 1}: {key}: expected {what}")
+            if kind is int:
+                _check_count(row[key], 0, f"{file}: process {number + 1}: {key}")
+        if row.get("limit") is not None:
+            _check_count(row["limit"], 1, f"{file}: process {number + 1}: limit")
     return rows
+
+
+def _check_count(value: object, least: int, where: str) -> None:
+    if type(value) is not int or not least <= value < 1 << 63:
+        raise UserError(f"{where}: {str(value)[:80]}: expected a whole number from {least} to 2^63")
 
 
 def _traces(file: Path) -> dict[str, Trace]:

@@ -394,6 +394,39 @@ def test_a_hundred_thousand_heaps_are_searched_in_order():
     assert (outcome.made, outcome.hits) == (100_000, 1)
 
 
+def test_an_interrupt_ends_a_replay_whose_events_take_long():
+    """Each CLEAR looks at 75,000 free parts of segments, which takes part of a millisecond."""
+    program = (
+        "import os, signal, threading, time\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from kvpeak.pools.replay import Setting, replay_all\n"
+        "from kvpeak.pools.trace import Op, Trace\n"
+        "made = Trace(streams=['0'])\n"
+        "born = [made.born(Op.ALLOC, 512) for _ in range(150_000)]\n"
+        "for each in born[::2]: made.add(Op.FREE, each)\n"
+        "replay_all(made, [Setting('torch')])\n"  # compiled
+        "for _ in range(150_000): made.add(Op.CLEAR, 0)\n"
+        "def stop():\n"
+        "    global at\n"
+        "    at = time.monotonic()\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Timer(1, stop).start()\n"
+        "try:\n"
+        "    replay_all(made, [Setting('torch')])\n"
+        "except KeyboardInterrupt:\n"
+        "    print(time.monotonic() - at)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert float(done.stdout) < 2  # 10,000 events later it were 8 s
+
+
 def test_an_interrupt_ends_a_replay():
     """A replay that takes seconds is told to end: what the other threads do is not waited for."""
     program = (

@@ -14,7 +14,7 @@ enum Op : std::uint8_t {
 };
 
 constexpr Size LARGEST = 1024 * 1024 * GIB;  // of one request, and of all: so that no sum overflows
-constexpr std::uint64_t LOOKS = 10000;  // how many events between two looks at `interrupted`
+constexpr std::uint64_t LOOKS = 16;  // events between two looks at `interrupted`: one may take ms
 
 int failed(const char* what, char* message, std::uint64_t room) {
   return std::strncpy(message, what, room - 1), message[room - 1] = 0, 1;

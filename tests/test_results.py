@@ -1,5 +1,7 @@
 """The tables of results/ as plain values: what is there, what is missing and why, what is text."""
 
+import csv
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +17,7 @@ from kvpeak.analysis.results import (
     read_table,
     repeats,
     rows,
+    spell_generated,
     spell_outputs,
 )
 from kvpeak.base.axes import AXES
@@ -255,3 +258,85 @@ def test_the_live_peak_of_a_first_run_is_held_against_the_later_ones(folder):
 def test_a_table_without_a_live_peak_has_none(folder):
     header = ",".join((*AXES, "round", "run", "warmup", "peak_active_mib"))
     assert live_peaks(read_table(written(folder, f"{header}\n"))) == {}
+
+
+def changed(folder, table, line, column, text):
+    """Put a text into one field of a table; lines are counted as an editor counts them."""
+    path = folder / f"{table}.csv"
+    with path.open(newline="") as file:
+        rows = list(csv.reader(file))
+    rows[line - 1][rows[0].index(column)] = text
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(rows)
+
+
+@pytest.mark.parametrize(
+    ("table", "line", "column", "text", "said"),
+    [
+        ("summary", 4, "outcome", "", "summary.csv: line 4: outcome: expected a value"),
+        ("processes", 5, "round", "", "processes.csv: line 5: round: expected a value"),
+        ("summary", 5, "cap", "a/b", "summary.csv: line 5: cap: a/b: expected a name"),
+        ("summary", 3, "cap", "", "summary.csv: line 3: cap: empty: expected a name"),
+        ("summary", 2, "decode_tok_s", "-1", "summary.csv: line 2: decode_tok_s: -1: expected"),
+        ("summary", 2, "decode_tok_s", "-0.5", "summary.csv: line 2: decode_tok_s: -0.5: expec"),
+        ("summary", 2, "rounds", "1.5", "summary.csv: line 2: rounds: 1.5: expected"),
+        ("summary", 2, "generated_tokens", "", "generated_tokens: empty; expected a number"),
+    ],
+)
+def test_a_field_that_cannot_be_is_named_with_its_line(folder, table, line, column, text, said):
+    changed(folder, table, line, column, text)
+    with pytest.raises(UserError, match=re.escape(said)):
+        results_in(folder)
+
+
+@pytest.mark.parametrize("outcome", ["oom", "timeout", "failed", "unsupported"])
+def test_a_cell_that_did_not_end_well_may_lack_its_tokens(folder, outcome):
+    changed(folder, "summary", 2, "outcome", outcome)
+    changed(folder, "summary", 2, "generated_tokens", "")
+    assert results_in(folder).summary[CAT]["generated_tokens"] is None
+
+
+def test_a_row_that_is_there_twice_is_named_with_its_line(folder):
+    path = folder / "summary.csv"
+    lines = path.read_text().splitlines(keepends=True)
+    path.write_text("".join([*lines, lines[3]]))
+    with pytest.raises(UserError, match=f"summary.csv: line {len(lines) + 1}: .*: is there twice"):
+        results_in(folder)
+
+
+def test_a_speed_of_nothing_is_a_number(folder):
+    changed(folder, "summary", 2, "decode_tok_s", "0")
+    assert results_in(folder).summary[CAT]["decode_tok_s"] == 0
+
+
+def test_a_cell_without_a_method_ran_live(folder):
+    changed(folder, "summary", 2, "method", "")
+    changed(folder, "summary", 3, "method", "replayed: real")
+    methods = [row["method"] for row in results_in(folder).summary.values()]
+    assert methods[:2] == ["live", "replayed: real"]
+
+
+def test_the_numbers_of_generated_tokens_are_spelled_from_the_least_to_the_most():
+    assert spell_generated([{"generated_tokens": 1024}]) == "1,024 tokens"
+    some = [{"generated_tokens": n} for n in (8, None, 128)]
+    assert spell_generated(some) == "0 to 128 tokens"
+
+
+def test_the_first_token_of_prompts_one_after_the_other_is_no_speed_of_the_cell(folder):
+    columns = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
+    plain = results_in(folder)
+    assert all(plain.speeds(CAT, column).size for column in columns)
+    for workload, told in (("turns 4", False), ("batch 4", True)):
+        changed(folder, "summary", 2, "workload", workload)
+        found = results_in(folder)
+        assert bool(found.speeds(CAT, "ttft_ms").size) is told
+        assert found.speeds(CAT, "prefill_tok_s").size and found.speeds(CAT, "decode_tok_s").size
+
+
+def test_a_live_peak_of_less_than_a_mib_is_one(folder):
+    lines = [",".join((*AXES, "round", "run", "warmup", "peak_active_mib"))]
+    lines += [
+        ",".join((*CAT, "1", str(run), "False", peak)) for run, peak in enumerate(["0.5", "0.7"])
+    ]
+    found = live_peaks(read_table(written(folder, "\n".join(lines) + "\n")))
+    assert found == {CAT: (0.5, 0.7)}

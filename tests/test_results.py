@@ -322,13 +322,12 @@ def test_the_numbers_of_generated_tokens_are_spelled_from_the_least_to_the_most(
     assert spell_generated(some) == "0 to 128 tokens"
 
 
-def test_the_first_token_of_prompts_one_after_the_other_is_no_speed_of_the_cell(folder):
+def test_the_first_token_of_prompts_one_after_the_other_is_no_speed_of_the_cell(small):
     columns = ("prefill_tok_s", "ttft_ms", "decode_tok_s")
-    plain = results_in(folder)
-    assert all(plain.speeds(CAT, column).size for column in columns)
+    assert all(small.speeds(CAT, column).size for column in columns)
     for workload, told in (("turns 4", False), ("batch 4", True)):
-        changed(folder, "summary", 2, "workload", workload)
-        found = results_in(folder)
+        row = small.summary[CAT] | {"workload": workload}
+        found = replace(small, summary=small.summary | {CAT: row})
         assert bool(found.speeds(CAT, "ttft_ms").size) is told
         assert found.speeds(CAT, "prefill_tok_s").size and found.speeds(CAT, "decode_tok_s").size
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.results import Results
@@ -172,3 +173,63 @@ def test_a_workload_has_a_line_of_its_own_and_no_length():
     assert "14 cells at 513 tokens, 100" in plain
     assert "14 cells on a session of 40 turns, 100" in session
     assert "8,193" not in plain + session
+
+
+def crossed(logs: np.ndarray) -> Results:
+    """One cell for each cache (row) and cap (column), with these logarithms of the peak."""
+    summary = {}
+    for row, cache in enumerate(CACHES[: len(logs)]):
+        for column in range(logs.shape[1]):
+            names = ("mlx", "m", "p", cache, f"{column}x", "v")
+            axes = ("commit", "model", "prompt", "kv_cache", "cap", "variant")
+            summary[names] = ROW | dict(zip(axes, names, strict=True))
+            summary[names] |= {"prompt_tokens": 9, "peak_mib": float(np.exp(logs[row, column]))}
+    return Results({}, summary, {})
+
+
+def test_an_axis_has_a_share_where_the_f_test_of_two_ways_says_so():
+    """Scheffé 1959, section 4.1: one observation a cell, the two axes crossed, no interaction."""
+    rng, seen = np.random.default_rng(0), set()
+    for _ in range(60):
+        rows, columns = int(rng.integers(3, 8)), int(rng.integers(3, 5))
+        logs = 5 + rng.normal(0, 0.1, (rows, columns)) + rng.normal(0, 0.1, (rows, 1))
+        effects = {
+            "kv_cache": (columns * ((logs.mean(1) - logs.mean()) ** 2).sum(), rows - 1),
+            "cap": (rows * ((logs.mean(0) - logs.mean()) ** 2).sum(), columns - 1),
+        }
+        whole, freedom = ((logs - logs.mean()) ** 2).sum(), (rows - 1) * (columns - 1)
+        left = (whole - sum(square for square, _ in effects.values())) / freedom
+        expected = {
+            axis: square / whole
+            for axis, (square, degrees) in effects.items()
+            if stats.f.sf(square / degrees / left, degrees, freedom) < 0.05
+        }
+        found = shares_of_variance(crossed(logs))
+        if freedom < 5:
+            assert found == []
+            continue
+        assert (found[0].shares if found else {}) == pytest.approx(expected)
+        seen.add(frozenset(expected))
+    assert len(seen) == 4  # neither, each alone, both
+
+
+@pytest.mark.parametrize(("rows", "columns", "told"), [(3, 3, False), (6, 2, True)])
+def test_fewer_than_five_residual_degrees_of_freedom_tell_nothing(rows, columns, told):
+    logs = (
+        5.0 + np.arange(rows)[:, None] + np.random.default_rng(1).normal(0, 0.01, (rows, columns))
+    )
+    assert bool(shares_of_variance(crossed(logs))) is told
+
+
+def test_axes_go_together_only_where_their_names_change_one_to_one():
+    """Each cache has its own commit; one variant belongs to two caches."""
+    logs = 5.0 + np.arange(4)[:, None] + np.random.default_rng(2).normal(0, 0.01, (4, 4))
+    variants = dict(zip(CACHES, ("a", "a", "b", "c"), strict=False))
+    results, summary = crossed(logs), {}
+    for names, row in results.summary.items():
+        cache = row["kv_cache"]
+        more = {"commit": f"of {cache}", "variant": variants[cache]}
+        summary[names] = row | more | {"workload": "batch 2" if cache == "cat" else "batch 3"}
+    (found,) = shares_of_variance(replace(results, summary=summary))
+    assert set(found.together) == {"kv_cache", "commit"}
+    assert found.workload == "a batch of 2 sequences"

@@ -12,6 +12,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 
 from kvpeak.base.errors import Unavailable, UserError
@@ -90,7 +91,8 @@ def ended(name: str, run: Callable[[], int | None]) -> int:
     error. A sign that standard output cannot show is spelled.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")
+        with suppress(OSError):  # it may be a pipe by now, put where a file was
+            sys.stdout.reconfigure(errors="backslashreplace")
     try:
         code = _finished(run)
         sys.stdout.flush()

@@ -394,6 +394,18 @@ def test_a_hundred_thousand_heaps_are_searched_in_order():
     assert (outcome.made, outcome.hits) == (100_000, 1)
 
 
+def said_by(program: str) -> str:
+    """What a program of Python prints in a process of its own, which gets a signal."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    ).stdout
+
+
 def test_an_interrupt_ends_a_replay_whose_events_take_long():
     """Each CLEAR looks at 75,000 free parts of segments, which takes part of a millisecond."""
     program = (
@@ -416,15 +428,7 @@ def test_an_interrupt_ends_a_replay_whose_events_take_long():
         "except KeyboardInterrupt:\n"
         "    print(time.monotonic() - at)\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert float(done.stdout) < 2  # 10,000 events later it were 8 s
+    assert float(said_by(program)) < 2  # 10,000 events later it were 8 s
 
 
 def test_an_interrupt_ends_a_replay():
@@ -448,15 +452,7 @@ def test_an_interrupt_ends_a_replay():
         "    print('interrupted', sum(t is not threading.main_thread() for t in "
         "threading.enumerate()))\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=120,
-    )
-    assert done.stdout == "interrupted 0\n"
+    assert said_by(program) == "interrupted 0\n"
 
 
 HIDDEN = "\x1b[2J\u202e\0\ud800"

@@ -72,16 +72,12 @@ def open_recording(path: Path) -> BinaryIO:
     return file
 
 
-class Unpacked(io.RawIOBase):
-    """What a compressed file holds, read to its end only if that is in proportion to the file.
+class Limited(io.RawIOBase):
+    """A file of which so many bytes may be read; `refusal` is the UserError of one more."""
 
-    `packed` is the file's bytes; `name` is for the UserError that reading raises.
-    """
-
-    def __init__(self, file: BinaryIO, packed: int, name: object):
+    def __init__(self, file: BinaryIO, left: int, refusal: str):
         super().__init__()
-        self._file, self._name = file, name
-        self._left = UNPACKED + MOST_A_BYTE * packed
+        self._file, self._left, self._refusal = file, left, refusal
 
     def readable(self) -> bool:
         """Whether it can be read."""
@@ -92,11 +88,23 @@ class Unpacked(io.RawIOBase):
         count = self._file.readinto(buffer)
         self._left -= count
         if self._left < 0:
-            raise UserError(
-                f"{self._name}: unpacks to more than {MOST_A_BYTE} times its size; expected a "
-                "recording, not one byte again and again"
-            )
+            raise UserError(self._refusal)
         return count
+
+
+class Unpacked(Limited):
+    """What a compressed file holds, read to its end only if that is in proportion to the file.
+
+    `packed` is the file's bytes; `name` is for the UserError that reading raises.
+    """
+
+    def __init__(self, file: BinaryIO, packed: int, name: object):
+        super().__init__(
+            file,
+            UNPACKED + MOST_A_BYTE * packed,
+            f"{name}: unpacks to more than {MOST_A_BYTE} times its size; expected a recording, "
+            "not one byte again and again",
+        )
 
 
 def open_archive(path: Path) -> zipfile.ZipFile:

@@ -13,7 +13,7 @@ from typing import BinaryIO
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import Unpacked, open_recording
+from kvpeak.base.untrusted import Limited, Unpacked, open_recording
 from kvpeak.pools import candle_log, snapshot, trace
 from kvpeak.pools.trace import Op, Trace
 
@@ -53,26 +53,15 @@ def open_traces(path: Path, progress=lambda done: None) -> list[Trace]:
         ) from None
 
 
-class _Packed(io.RawIOBase):
+class _Packed(Limited):
     """A file, read on as long as something comes out of it: a compressed one may have millions of
     parts that hold nothing.
     """
 
     def __init__(self, file: BinaryIO, name: Path):
-        super().__init__()
-        self._file, self.name, self._left = file, name, NOTHING_OUT_OF
-
-    def readable(self) -> bool:
-        """Whether it can be read."""
-        return True
-
-    def readinto(self, buffer) -> int:
-        """Read into a buffer; how many bytes."""
-        count = self._file.readinto(buffer)
-        self._left -= count
-        if self._left < 0:
-            raise UserError(f"{self.name}: unpacks to next to nothing; expected a recording")
-        return count
+        refusal = f"{name}: unpacks to next to nothing; expected a recording"
+        super().__init__(file, NOTHING_OUT_OF, refusal)
+        self.name = name
 
     def held(self, count: int) -> None:
         """So many bytes came out of it: twice as many more may be read."""

@@ -228,6 +228,23 @@ MEMORY = Table(
     ),
 )
 
+# Columns of a process and of its cell alike.
+_PEAK_SOURCE = columns(
+    (
+        "peak_source",
+        "",
+        "how the headline's counter was read; one that is sampled says that it is a lower bound",
+    ),
+)
+_HARDWARE = columns(
+    (
+        "hardware",
+        "",
+        "which machine, and which NVIDIA GPU: a hash of the machine's name and size, the GPU's "
+        "UUID",
+    ),
+)
+
 PROCESSES = Table(
     "results/processes.csv",
     "one process of one cell that was measured here",
@@ -263,13 +280,8 @@ PROCESSES = Table(
         ("loaded_mib", "MiB", "the allocator's live bytes after loading"),
     )
     + _PHASES
+    + _PEAK_SOURCE
     + columns(
-        (
-            "peak_source",
-            "",
-            "how the headline's counter was read; one that is sampled says that it is a lower "
-            "bound",
-        ),
         ("prefill_tok_s", "tok/s", "mean over its recorded runs"),
         ("ttft_ms", "ms", "the same of the time to first token"),
         ("decode_tok_s", "tok/s", "the same of decode"),
@@ -280,63 +292,55 @@ PROCESSES = Table(
             "of the generated ids, `differs` if not all recorded runs gave the same",
         ),
         ("outputs", "", "how many different answers its recorded runs gave; 1: they repeat"),
-        (
-            "hardware",
-            "",
-            "which machine, and which NVIDIA GPU: a hash of the machine's name and size, the GPU's "
-            "UUID",
-        ),
+    )
+    + _HARDWARE
+    + columns(
         ("flags", "", "why the measurement is doubtful; empty if nothing is"),
         ("detail", "", "what an outcome other than `ok` says"),
     ),
 )
 
 # What a cell.json says in words of its cell, from which counter to which BLAS.
-_SAID = columns(
-    (
-        "peak_source",
-        "",
-        "how the headline's counter was read; one that is sampled says that it is a lower bound",
-    ),
-    ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
-    ("weights", "", "`real` or `random`"),
-    ("machine", "", "processor, number of CPUs, memory"),
-    (
-        "hardware",
-        "",
-        "which machine, and which NVIDIA GPU: a hash of the machine's name and size, the GPU's "
-        "UUID",
-    ),
-    ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
-    (
-        "gpu",
-        "",
-        "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had "
-        "the machine for itself",
-    ),
-    ("versions", "", "the engine's packages, with their versions"),
-    ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
-    (
-        "attention",
-        "",
-        "`fused`, the engine's own kernel, or `naive`, scores that are materialised",
-    ),
-    ("env", "", "the environment variables that the variant sets, NAME=value"),
-    (
-        "cap_bytes",
-        "bytes",
-        "the pool's limit as the allocator gave it back; empty where it keeps no pool",
-    ),
-    ("prefill_chunk", "", "tokens of the prompt taken in at a time, or `whole`"),
-    ("pool_rule", "", "the rule in the place of the allocator's own; empty for its own"),
-    ("recorded", "", "`yes` where the run's allocations were recorded, which takes memory"),
-    ("repeat_penalty", "", "the penalty on repeated tokens; 1: none"),
-    (
-        "blas",
-        "",
-        "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and "
-        "where the engine does not say",
-    ),
+_SAID = (
+    _PEAK_SOURCE
+    + columns(
+        ("method", "", "`live`, `replayed: real` (with memory behind it) or `replayed: counted`"),
+        ("weights", "", "`real` or `random`"),
+        ("machine", "", "processor, number of CPUs, memory"),
+    )
+    + _HARDWARE
+    + columns(
+        ("accelerator", "", "`metal`, `cuda` or `cpu`; empty for a replay"),
+        (
+            "gpu",
+            "",
+            "which of several NVIDIA GPUs, where cells ran side by side; empty where the cell had "
+            "the machine for itself",
+        ),
+        ("versions", "", "the engine's packages, with their versions"),
+        ("loop", "", "the generation loop: `own`, or `mlx-lm` (its generate_step as it is)"),
+        (
+            "attention",
+            "",
+            "`fused`, the engine's own kernel, or `naive`, scores that are materialised",
+        ),
+        ("env", "", "the environment variables that the variant sets, NAME=value"),
+        (
+            "cap_bytes",
+            "bytes",
+            "the pool's limit as the allocator gave it back; empty where it keeps no pool",
+        ),
+        ("prefill_chunk", "", "tokens of the prompt taken in at a time, or `whole`"),
+        ("pool_rule", "", "the rule in the place of the allocator's own; empty for its own"),
+        ("recorded", "", "`yes` where the run's allocations were recorded, which takes memory"),
+        ("repeat_penalty", "", "the penalty on repeated tokens; 1: none"),
+        (
+            "blas",
+            "",
+            "what computed the CPU's matrix products, and in how many threads; empty on a GPU, and "
+            "where the engine does not say",
+        ),
+    )
 )
 # Columns of the summary that hold texts: the different ones of its processes.
 TEXTS = (

@@ -1,10 +1,13 @@
 """The record of a model folder, and what it catches."""
 
 import json
+import os
 
 import pytest
 
+from kvpeak.base import layout, made
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import sha256_of
 from kvpeak.inputs.model_folder import describe_files, read_config, verify_model
 
 
@@ -40,8 +43,31 @@ def test_a_truncated_file_is_named_with_both_sizes(folder):
 
 def test_a_changed_byte_is_found_by_the_hash_alone(folder):
     (folder / "model.safetensors").write_bytes(b"weightz")
+    assert "model.safetensors: sha256" in refusal(folder)
+
+
+def test_weights_are_hashed_once_until_they_change(folder, monkeypatch):
+    """A gigabyte takes a second, and each cell loads it."""
+    hashed = []
+    monkeypatch.chdir(folder)
+    layout.MADE.mkdir(parents=True)
+    monkeypatch.setattr(made, "_SETTLED_S", -1)
+    monkeypatch.setattr(made, "sha256_of", lambda path: hashed.append(path.name) or sha256_of(path))
+    for _ in range(3):
+        verify_model(folder)
+    assert hashed.count("model.safetensors") == 1
+    os.utime(folder / "model.safetensors", ns=(0, 0))
     verify_model(folder)
-    assert "model.safetensors: sha256" in refusal(folder, hashes=True)
+    assert hashed.count("model.safetensors") == 2
+
+
+def test_a_file_that_was_just_written_is_not_remembered(folder, monkeypatch):
+    """It could change once more within one tick of the file system's clock."""
+    monkeypatch.chdir(folder)
+    layout.MADE.mkdir(parents=True)
+    monkeypatch.setattr(made, "_SETTLED_S", 3600)
+    verify_model(folder)
+    assert [*layout.MADE.iterdir()] == []
 
 
 def test_a_folder_that_was_not_made_says_how_to_make_it(folder):

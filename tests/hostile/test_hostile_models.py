@@ -55,6 +55,14 @@ def saved(tmp_path) -> Path:
     return folder
 
 
+@pytest.fixture
+def recorded(saved) -> Path:
+    """The same with the record of a step, which remembers hashes."""
+    files = describe_files(saved, ["config.json", "model.safetensors"])
+    (saved / "model.json").write_text(json.dumps({"name": "m", "files": files}))
+    return saved
+
+
 def config(folder: Path, **changes) -> None:
     (folder / "config.json").write_text(json.dumps(SHAPES | changes))
 
@@ -200,6 +208,42 @@ def test_a_record_of_another_model_or_of_other_small_files_is_not_believed(
     config = models_folder.folder / "config.json"
     config.write_text(config.read_text().replace("1", "2", 1))
     assert "config.json: sha256 " in refusal(models_folder.folder)
+
+
+UNNAMED = ("modelx.safetensors", "evil.gguf", "generation_config.json", "hf_quant_config.json")
+
+
+@pytest.mark.parametrize("name", UNNAMED)
+def test_what_an_honest_record_does_not_name_is_not_loaded(recorded, name):
+    """mlx-lm takes every model*.safetensors, in the order of the disk: the last one wins."""
+    load(recorded)
+    shutil.copy(recorded / "model.safetensors", recorded / name)
+    said = refusal(recorded)
+    assert f"{recorded / name}: model.json does not name it; take the file away, or delete" in said
+
+
+def test_the_record_of_shapes_alone_is_not_that_of_weights(recorded):
+    """It is of the same model, and was written here."""
+    files = describe_files(recorded, ["config.json"])
+    (recorded / "model.json").write_text(json.dumps({"name": "m", "files": files}))
+    load(recorded, "random")
+    assert "model.safetensors: model.json does not name it" in refusal(recorded)
+
+
+def test_other_weights_of_the_same_size_are_refused(recorded):
+    other = dict(tree_flatten(loading.random_model(SHAPES, 2, "float32").parameters()))
+    file = recorded / "model.safetensors"
+    before = file.stat()
+    mx.save_safetensors(str(file), other)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert file.stat().st_size == before.st_size
+    assert f"{file}: sha256 " in refusal(recorded)
+
+
+def test_a_tensor_in_two_files_is_refused(saved):
+    shutil.copy(saved / "model.safetensors", saved / "model-a.safetensors")
+    with pytest.raises(UserError, match=r"model\.safetensors: .*: is in model-a\.safetensors, too"):
+        check_weights(saved)
 
 
 MORE = ({"quantization": {"group_size": 32, "bits": 2}}, {"dtype": "float16"}, {"x": 1})

@@ -6,12 +6,15 @@ made, the steps after it pass the reason on, and the next invocation tries again
 """
 
 import hashlib
+import os
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import write_json
+from kvpeak.base.files import sha256_of, write_json
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 
@@ -21,6 +24,7 @@ _KEY = "not_made"
 _HEAD = 64  # bytes; the file begins with the key
 _LONGEST = 1000  # characters of a reason
 _LARGEST = 1 << 16  # bytes
+_SETTLED_S = 1  # a file that was changed later may change again within one tick of its clock
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,36 @@ def made_here(record: Path) -> bool:
         return False
 
 
+def hashed_here(path: Path, sha256: str) -> bool:
+    """Whether a file had this hash when it was read here, and has not changed since. Raises
+    OSError.
+    """
+    return _hashed(path, sha256).is_file()
+
+
+def hash_here(path: Path) -> str:
+    """A file's SHA-256, which is remembered below .kvpeak/ if a model was made here. Raises what
+    sha256_of does.
+    """
+    before = path.stat()
+    found = sha256_of(path)
+    if time.time() - max(before.st_mtime, before.st_ctime) > _SETTLED_S and layout.MADE.is_dir():
+        with suppress(OSError):  # it is hashed again, then
+            _hashed(path, found, before).touch()
+    return found
+
+
 def _noted(record: bytes) -> Path:
     return layout.MADE / hashlib.sha256(record).hexdigest()
+
+
+def _hashed(path: Path, sha256: str, found: os.stat_result | None = None) -> Path:
+    """A file put in another's place has another inode, or another time of change, which no archive
+    can set.
+    """
+    found = found or path.stat()
+    times = f"{found.st_mtime_ns} {found.st_ctime_ns}"
+    return _noted(f"{sha256} {found.st_size} {found.st_ino} {times}".encode())
 
 
 def tried_again(path: Path, renew: bool) -> list[str]:

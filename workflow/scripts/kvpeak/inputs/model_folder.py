@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import sha256_of
+from kvpeak.base.made import hash_here, hashed_here
 from kvpeak.base.numbers import MIB
 
 RECORD = "model.json"
@@ -15,14 +15,25 @@ CONFIG = "config.json"
 TOKENIZER = "tokenizer.json"
 SMALL = 16 * MIB  # bytes of a file whose hash costs nothing
 INDEX = "model.safetensors.index.json"
+# What MLX and mlx-lm read of a folder.
+SMALL_FILES = [CONFIG, TOKENIZER, "generation_config.json", "hf_quant_config.json"]
+WEIGHTS = ["model*.safetensors", "*.gguf"]
 
 
 def describe_files(folder: Path, names: list[str]) -> dict[str, dict]:
     """name → bytes and sha256."""
     return {
-        name: {"bytes": (folder / name).stat().st_size, "sha256": sha256_of(folder / name)}
+        name: {"bytes": (folder / name).stat().st_size, "sha256": hash_here(folder / name)}
         for name in sorted(names)
     }
+
+
+def matches(folder: Path, patterns: list[str]) -> list[str]:
+    """The files that match a pattern, without hidden ones: on other disks macOS makes a ._NAME for
+    each NAME.
+    """
+    found = (path.name for pattern in patterns for path in folder.glob(pattern))
+    return sorted(name for name in found if not name.startswith("."))
 
 
 def read_record(folder: Path) -> dict:
@@ -50,29 +61,38 @@ def described(files: object) -> bool:
     )
 
 
-def verify_model(folder: Path, *, hashes: bool = False) -> dict:
+def verify_model(folder: Path, *, hashes: bool = False, weights: bool = False) -> dict:
     """The record of a model folder whose files are what it says.
 
-    Sizes are always compared, and the SHA-256 of config.json and the like; that of all only on
-    request: a gigabyte takes a second or so.
-    Raises UserError (one line) for the first file that is missing or differs.
+    Sizes are always compared, and the SHA-256 of config.json and the like; that of a larger file
+    on request, and if the file has changed since it was hashed here. `weights` says that they are
+    read, so that there may be no other ones. Raises UserError (one line) for the first file that
+    is missing or differs, or that would be read although the record does not name it.
     """
     record = read_record(folder)
-    check_files(folder, record["files"], hashes=hashes)
+    check_files(folder, record["files"], hashes=hashes, weights=weights)
     return record
 
 
-def check_files(folder: Path, files: dict[str, dict], *, hashes: bool) -> None:
+def check_files(folder: Path, files: dict[str, dict], *, hashes: bool, weights: bool) -> None:
     """Compare the folder with what describe_files said of it. Raises UserError."""
-    remedy = f"put the file back, or delete {folder} and make the model again"
+    folder, again = Path(folder), f"delete {folder} and make the model again"
+    for name in matches(folder, SMALL_FILES + WEIGHTS * weights):
+        if name not in files:
+            raise UserError(
+                f"{folder / name}: {RECORD} does not name it; take the file away, or {again}"
+            )
+    remedy = f"put the file back, or {again}"
     for name, expected in files.items():
-        path = Path(folder) / name
+        path = folder / name
         if not path.is_file():
             raise UserError(f"{path}: missing; {remedy}")
         if (size := path.stat().st_size) != expected["bytes"]:
             raise UserError(f"{path}: {size} bytes, expected {expected['bytes']}; {remedy}")
         small = path.suffix == ".json" and size <= SMALL
-        if (hashes or small) and (found := sha256_of(path)) != expected["sha256"]:
+        if not (hashes or small) and hashed_here(path, expected["sha256"]):
+            continue
+        if (found := hash_here(path)) != expected["sha256"]:
             raise UserError(f"{path}: sha256 {found}, expected {expected['sha256']}; {remedy}")
 
 

@@ -1,10 +1,12 @@
 """What can be wrong with the weight files of a model's folder, found before anything is loaded."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB
+from kvpeak.base.text import plain
 from kvpeak.base.untrusted import once, open_regular, read_object
 from kvpeak.inputs import gguf
 from kvpeak.inputs.model_folder import INDEX
@@ -16,8 +18,8 @@ def check_weights(folder: Path) -> None:
     """Raise UserError, one line that names the file, for the first thing that is wrong.
 
     A link whose target is gone; a shard that the index names and nobody put there; a file of
-    weights that the index does not name, which would be loaded in its place; a file shorter or
-    longer than its own header says, or with a header that no format has.
+    weights that the index does not name, which would be loaded in its place; a tensor in two files;
+    a file shorter or longer than its own header says, or with a header that no format has.
     """
     for path in sorted(folder.iterdir()):
         if path.is_symlink() and not path.exists():
@@ -25,8 +27,13 @@ def check_weights(folder: Path) -> None:
     files = sorted(folder.glob("model*.safetensors"))
     if (index := folder / INDEX).exists():
         _check_index(index, {path.name for path in files})
+    whose = {}
     for path in files:
-        _check_size(path)
+        for name in _tensors(path):
+            if (other := whose.setdefault(name, path)) != path:
+                raise UserError(
+                    f"{path}: {plain(name, 80)}: is in {other.name}, too; take one of the two away"
+                )
     ggufs = sorted(folder.glob("[!.]*.gguf"))
     if files and ggufs:
         raise UserError(
@@ -49,8 +56,10 @@ def _check_index(index: Path, found: set[str]) -> None:
         )
 
 
-def _check_size(path: Path) -> None:
-    """Compare a safetensors file with its header: 8 bytes of length, JSON, the tensors' bytes."""
+def _tensors(path: Path) -> Iterable[str]:
+    """The names in a safetensors file, which is compared with its header: 8 bytes of length, JSON,
+    the tensors' bytes.
+    """
     size = path.stat().st_size
     with open_regular(path) as file:
         length = int.from_bytes(file.read(8), "little")
@@ -71,6 +80,7 @@ def _check_size(path: Path) -> None:
             raise UserError(f"{path}: its header is damaged; get the file again") from None
     if whole != size:
         raise UserError(f"{path}: {size} bytes, and its header says {whole}; get the file again")
+    return tensors.keys()
 
 
 def _end(tensor: dict) -> int:

@@ -36,10 +36,10 @@ def load_model(
 
     `weights` is `real` or `random`; random needs nothing but config.json. `dtype` None keeps what
     the files or the config say. Raises UserError when the folder does not hold what is asked for,
-    or what its model.json says (sizes only, if there is one).
+    or, if there is a model.json, just what that says.
     """
     if (folder / RECORD).exists():
-        verify_model(folder)
+        verify_model(folder, weights=weights == "real")
     config = read_config(folder)
     refuse_code(config, folder)
     if weights == "random":

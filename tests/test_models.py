@@ -237,7 +237,7 @@ assert callable(stream_generate)
 
 def test_a_file_that_differs_from_the_record_is_noticed_before_loading(saved):
     folder, _ = saved
-    record = {"name": "tiny", "files": describe_files(folder, ["model.safetensors"])}
+    record = {"name": "tiny", "files": describe_files(folder, ["config.json", "model.safetensors"])}
     (folder / "model.json").write_text(json.dumps(record))
     weights = folder / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1])

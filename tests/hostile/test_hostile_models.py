@@ -18,6 +18,7 @@ from mlx.utils import tree_flatten
 from test_make_model import HUB, SHAPES, hub, models_folder, real_files, sha256  # noqa: F401
 from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 
+from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
 from kvpeak.base.program import main
 from kvpeak.commands import pools
@@ -244,6 +245,28 @@ def test_a_tensor_in_two_files_is_refused(saved):
     shutil.copy(saved / "model.safetensors", saved / "model-a.safetensors")
     with pytest.raises(UserError, match=r"model\.safetensors: .*: is in model-a\.safetensors, too"):
         check_weights(saved)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "m.gguf"])
+def test_a_tebibyte_of_nothing_is_not_hashed(tmp_path, name):
+    """Its header may agree, and it comes in an archive of 10 kB."""
+    size = 1 << 40
+    (tmp_path / name).write_bytes(
+        header({"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]})
+    )
+    os.truncate(tmp_path / name, (tmp_path / name).stat().st_size + size)
+    with pytest.raises(UserError, match="on the disk: it is next to empty; get the file again"):
+        describe_files(tmp_path, [name])
+
+
+def test_weights_with_some_holes_are_hashed(recorded, monkeypatch):
+    """As a file system that compresses has them for zeros."""
+    file = recorded / "model.safetensors"
+    file.write_bytes(bytes(1 << 16))
+    os.truncate(file, 1 << 20)
+    monkeypatch.setattr(untrusted, "LARGE", 0)
+    files = describe_files(recorded, [file.name])
+    assert files[file.name]["sha256"] == sha256(bytes(1 << 20))
 
 
 MORE = ({"quantization": {"group_size": 32, "bits": 2}}, {"dtype": "float16"}, {"x": 1})

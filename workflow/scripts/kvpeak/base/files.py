@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.untrusted import open_regular
+from kvpeak.base.untrusted import check_filled, open_regular
 
 CLOCK_SLACK_S = 60.0  # by which clocks of two machines may differ
 
@@ -25,9 +25,10 @@ def write_text(path: Path, text: str) -> None:
 
 
 def sha256_of(path: Path) -> str:
-    """The hexadecimal SHA-256 of a regular file's bytes. Raises OSError, and what open_regular
+    """The hexadecimal SHA-256 of a regular file's bytes. Raises OSError, and what check_filled
     does.
     """
+    check_filled(path)
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -4,7 +4,6 @@ Whatever such a file is, reading it ends: it is a regular file, not larger than 
 wrong with it is one UserError that names it. Texts are lines in which every character can be seen.
 """
 
-import contextlib
 import csv
 import io
 import json
@@ -32,6 +31,9 @@ MOST_FIELDS = 12_000_000  # of a table: they take about 1 GiB
 # Of a compressed file: what every one may unpack to, and how much more for each of its bytes;
 # recordings of real programs unpack to 9 to 23 times their size.
 UNPACKED, MOST_A_BYTE = 64 * MIB, 256
+# Of a file that is hashed: what takes a moment, and the part of a larger one that has to be on the
+# disk.
+LARGE, LEAST_THERE = 1024 * MIB, 100
 MOST_ROWS = 1_000_000  # of a table: twenty of each of 50,000 cells; more fill the memory
 # Of JSON: beyond it computing ends in errors. Configs hold numbers such as 10^30 for "no limit".
 LARGEST_NUMBER = 1e300
@@ -63,13 +65,36 @@ def open_recording(path: Path) -> BinaryIO:
     likes and take nothing on the disk.
     """
     file = open_regular(path)
-    with contextlib.suppress(OSError, AttributeError):  # a system that knows of no holes
-        first = os.lseek(file.fileno(), 0, os.SEEK_HOLE)
-        if first < os.fstat(file.fileno()).st_size:
-            file.close()
-            raise UserError(f"{path}: has holes; expected a recording, copied as it was written")
+    if _has_holes(file):
+        file.close()
+        raise UserError(f"{path}: has holes; expected a recording, copied as it was written")
     file.seek(0)
     return file
+
+
+def check_filled(path: Path) -> None:
+    """Raise UserError for a large file of which next to nothing is on the disk: reading it would
+    take hours, and it comes in an archive of some kilobytes. Raises what open_regular does.
+
+    A file system that compresses may have holes for zeros and few blocks, but not for weights.
+    """
+    with open_regular(path) as file:
+        found = os.fstat(file.fileno())
+        there = found.st_blocks * 512
+        if found.st_size > LARGE and there < found.st_size // LEAST_THERE and _has_holes(file):
+            raise UserError(
+                f"{path}: {found.st_size:,} bytes, of which {there:,} are on the disk: it is next "
+                "to empty; get the file again, or copy it to another disk if it is whole"
+            )
+
+
+def _has_holes(file: BinaryIO) -> bool:
+    """Whether a file has holes; False on a system that knows of none."""
+    try:
+        first = os.lseek(file.fileno(), 0, os.SEEK_HOLE)
+    except (OSError, AttributeError):
+        return False
+    return first < os.fstat(file.fileno()).st_size
 
 
 class Limited(io.RawIOBase):

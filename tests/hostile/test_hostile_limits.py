@@ -9,6 +9,7 @@ import logging
 import re
 import shutil
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,7 @@ from kvpeak.report import page_text, publishing
 from kvpeak.report.page import page
 from kvpeak.report.page_data import PARTS
 from kvpeak.report.page_links import Links, rows_of
-from kvpeak.report.page_text import FOLD, to_html
+from kvpeak.report.page_text import FOLD, MOST_PICTURE, to_html
 from kvpeak.report.publishing import PICTURE, publish
 from kvpeak.report.timelines import memory_over_time, timelines
 
@@ -104,9 +105,34 @@ def test_a_picture_that_is_shown_without_end(tmp_path, reader, monkeypatch):
         return
     document, written = tmp_path / "f.md", []
     document.write_text(text)
-    monkeypatch.setattr(publishing, "write_text", lambda path, text: written.append(path.name))
+    monkeypatch.setattr(publishing, "_write", lambda path, content: written.append(path.name))
     publishing._copy_document(document, tmp_path / "results", tmp_path / "new")
     assert written == ["a.svg", "f.md"]
+
+
+@pytest.mark.parametrize("reader", ["page", "publish"])
+def test_a_picture_is_no_larger_than_a_page_and_is_not_decoded(tmp_path, reader):
+    """One wide sign in a text makes four bytes of each of its characters."""
+    document, picture = tmp_path / "f.md", tmp_path / "a.svg"
+    document.write_text("![a](a.svg)\n")
+
+    def read():
+        if reader == "page":
+            to_html(document.read_text(), tmp_path, Links([]), "f.md")
+        else:
+            publishing._copy_document(document, tmp_path / "results", tmp_path / "new")
+
+    picture.write_bytes(b"<svg>\xff</svg>")
+    read()
+    with picture.open("wb") as file:
+        file.truncate(MOST_PICTURE + 1)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UserError, match=r"a\.svg: larger than 48 MiB"):
+            read()
+        assert tracemalloc.get_traced_memory()[1] < 2 * MOST_PICTURE
+    finally:
+        tracemalloc.stop()
 
 
 def test_two_figures_of_one_name_are_not_published_as_one(tmp_path):

@@ -16,11 +16,12 @@ from markdown_it.token import Token
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import read_text
+from kvpeak.base.untrusted import read_bytes
 from kvpeak.report.page_data import is_own
 from kvpeak.report.page_links import LEAST_DIGITS, NUMBER, Links
 
 MOST_PICTURES = 64 * MIB  # of one document; one picture may be shown many times
+MOST_PICTURE = MOST_PICTURES * 3 // 4  # bytes of a file, which the page spells in 4/3 as many
 Anchor = Callable[[str], str | None]  # a number as shown → the anchor of its row
 
 
@@ -139,10 +140,10 @@ def _put_inside(image: Token, folder: Path, results: Path | None) -> int:
     if path.suffix != ".svg":
         raise UserError(f"{folder / source}: expected a picture (.svg)")
     try:
-        svg = read_text(path)
+        svg = read_bytes(path, MOST_PICTURE)
     except OSError as error:
         raise UserError(f"{folder / source}: {error.strerror}") from None
-    encoded = base64.b64encode(svg.encode()).decode()
+    encoded = base64.b64encode(svg).decode()
     image.attrSet("src", f"data:image/svg+xml;base64,{encoded}")
     image.attrSet("loading", "lazy")
     return len(encoded)

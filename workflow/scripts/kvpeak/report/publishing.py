@@ -14,11 +14,18 @@ from urllib.parse import unquote
 
 from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside, write_text
+from kvpeak.base.files import inside, write_together
 from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
-from kvpeak.base.untrusted import MOST_BYTES, MOST_DOCUMENT, read_csv, read_json, read_text
+from kvpeak.base.untrusted import (
+    MOST_BYTES,
+    MOST_DOCUMENT,
+    read_bytes,
+    read_csv,
+    read_json,
+    read_text,
+)
 from kvpeak.report.figure_list import read_figures
-from kvpeak.report.page_text import reader
+from kvpeak.report.page_text import MOST_PICTURE, reader
 
 TABLES = ("plan.csv", "runs.csv", "processes.csv", "summary.csv", "checks.csv")
 RECORDS = (
@@ -53,7 +60,7 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str
             if path.exists():
                 _copy_document(path, results, new)
         for path in (matrix, matrix.with_name("expected.yaml")):
-            write_text(new / "config" / path.name, _text_of(_own(path)))
+            _write(new / "config" / path.name, _bytes_of(_own(path)))
         _keep(target, new)
         left_out = _copy_results(report.parent, results, new)
         _replace(target, new)
@@ -78,7 +85,7 @@ def _copy_results(report: Path, results: Path, new: Path) -> list[str]:
     for path in [*_files(results), *_sources(report, results)]:
         source = inside(results, path)
         try:
-            write_text(inside(new, Path("results", path)), _text_of(source))
+            _write(inside(new, Path("results", path)), _text_of(source))
         except UserError as error:
             if path.parts[0] != CELLS.name:
                 raise
@@ -87,12 +94,13 @@ def _copy_results(report: Path, results: Path, new: Path) -> list[str]:
 
 
 def _copy_document(document: Path, results: Path, new: Path) -> None:
-    """A document and the figures that it shows; their links are made to work in the folder
-    `new`. Raises UserError where two figures would get one name.
+    """A document, and of Markdown the figures that it shows; their links are made to work in the
+    folder `new`. Raises UserError where two figures would get one name.
     """
-
-    text = _text_of(_own(document))
-    shown = _pictures(text) if document.suffix == ".md" else set()
+    if document.suffix != ".md":
+        return _write(new / document.name, _bytes_of(_own(document)))
+    text = _text_of(_own(document), MOST_DOCUMENT)
+    shown = _pictures(text)
     taken: dict[str, Path] = {}
 
     def copied(found: re.Match) -> str:
@@ -110,10 +118,11 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
                 if near
                 else (document.parent, found[2])
             )
-            write_text(new / "figures" / source.name, _text_of(inside(root, name)))
+            picture = _bytes_of(inside(root, name), MOST_PICTURE)
+            _write(new / "figures" / source.name, picture)
         return f"{found[1]}figures/{source.name}{found[3]}"
 
-    write_text(new / document.name, PICTURE.sub(copied, text) if shown else text)
+    _write(new / document.name, PICTURE.sub(copied, text) if shown else text)
 
 
 def _pictures(markdown: str) -> set[str]:
@@ -154,14 +163,22 @@ def _own(path: Path) -> Path:
     return inside(path.parent, path.name)
 
 
-def _text_of(path: Path) -> str:
+def _text_of(path: Path, most: int = MOST_BYTES) -> str:
     """A file's text; a cell's record without the line breaks that make up most of it."""
     if path.name == "cell.json":
         return json.dumps(read_json(path)) + "\n"
+    return read_text(path, most)
+
+
+def _bytes_of(path: Path, most: int = MOST_BYTES) -> bytes:
     try:
-        return read_text(path, MOST_DOCUMENT if path.suffix == ".md" else MOST_BYTES)
+        return read_bytes(path, most)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; make it: make finding") from None
+
+
+def _write(path: Path, content: str | bytes) -> None:
+    write_together(path.parent, {path.name: content})
 
 
 def _replace(target: Path, new: Path) -> None:

@@ -272,7 +272,8 @@ def test_no_writer_of_tables_writes_a_formula():
     for as_csv in (replay_recordings.as_csv, fits.as_csv):
         text = as_csv([{"workload": "@x", "commit": "@x", "model": -1.5}])
         assert text.count("@x,") == text.count("'@x,") > 0
-    assert csv_text(["a", "b"], [{"a": -1.5, "b": "-1"}]) == "a,b\n-1.5,'-1\n"
+    row = {"a": -1.5, "b": "-1+1", "c": "-1e-05", "=d": "-１"}  # a figure is no formula
+    assert csv_text(row, [row]) == "a,b,c,'=d\n-1.5,'-1+1,-1e-05,'-１\n"
 
 
 def test_a_sign_that_a_terminal_cannot_show_is_spelled(monkeypatch):

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.layout import cell_folder
+from kvpeak.base.untrusted import read_csv
 from kvpeak.report.publishing import publish
 
 SMALL = Path(__file__).parents[1] / "data/small"
@@ -104,13 +106,55 @@ def test_a_source_behind_a_link_is_copied_to_where_it_lies(project):
     (project / "results/a/b/c/d").mkdir(parents=True)
     (project / "results/deep").symlink_to("a/b/c/d")
     (project / "results/workflow").mkdir()
-    (project / "results/workflow/dropped.py").write_text("stranger's")
-    described = [{"file": "peak.svg", "sources": ["deep/../../../../workflow/dropped.py"]}]
+    (project / "results/workflow/dropped.csv").write_text("a\n")
+    described = [{"file": "peak.svg", "sources": ["deep/../../../../workflow/dropped.csv"]}]
     (project / "report/figures/figures.json").write_text(json.dumps(described))
     published()
     assert not (project / "workflow").exists()
-    copied = [path for path in project.rglob("dropped.py") if "docs" in path.parts]
-    assert copied == [project / "docs/findings/a/results/workflow/dropped.py"]
+    copied = [path for path in project.rglob("dropped.csv") if "docs" in path.parts]
+    assert copied == [project / "docs/findings/a/results/workflow/dropped.csv"]
+
+
+def test_what_is_no_table_and_no_record_is_not_copied(project):
+    published()
+    (project / "results/run.sh").write_text("true\n")
+    described = [{"file": "peak.svg", "sources": ["run.sh"]}]
+    (project / "report/figures/figures.json").write_text(json.dumps(described))
+    assert "run.sh: expected a table or a record" in refused_and_kept(project)
+
+
+def test_tables_and_records_are_as_harmless_as_in_the_page(project):
+    """Formulas, escape sequences and what turns the direction of text; figures stay as they are."""
+    nasty = {"=1+1": "'=1+1", "\x1b[31mred": "\\x1b[31mred", "a\u202eb": "a\\u202eb"}
+    figures = ["-1.5", "-2e-05", "0.30000000000000004", ""]
+    table = ["=a,b,c,d"]
+    table += [f"{text},{text},{figure},1" for text in nasty for figure in figures]
+    expected = ["'=a,b,c,d"]
+    expected += [f"{text},{text},{figure},1" for text in nasty.values() for figure in figures]
+    for name in ("results/replay/curve.csv", "results/pools/a.csv", "results/fits.csv"):
+        Path(name).parent.mkdir(exist_ok=True)
+        Path(name).write_text("\n".join(table) + "\n")
+    Path("results/calibration").mkdir()
+    Path("results/calibration/a.json").write_text('{"a": "\\u001b[31m", "b": "\u202e", "c": -1.5}')
+    published()
+    target = project / "docs/findings/a/results"
+    for name in ("replay/curve.csv", "pools/a.csv", "fits.csv"):
+        assert (target / name).read_text() == "\n".join(expected) + "\n"
+    found = json.loads((target / "calibration/a.json").read_text())
+    assert found == {"a": "\\x1b[31m", "b": "\\u202e", "c": -1.5}
+
+
+def test_a_table_that_is_none_costs_its_process(project):
+    row = read_csv(Path("results/plan.csv"))[0]
+    folder = cell_folder(Path("results/cells"), row, row["round"])
+    folder.mkdir(parents=True)
+    (folder / "cell.json").write_text("{}")
+    (folder / "runs.csv").write_text("run\n1,2\n")
+    assert [line.split(": ", 1)[1] for line in published()] == [
+        "line 2: expected 1 fields separated by commas"
+    ]
+    copied = [path.name for path in Path("docs/findings/a/results/cells").rglob("*.*")]
+    assert "cell.json" in copied and "runs.csv" not in copied
 
 
 def test_a_pipe_in_the_results_is_refused_and_not_waited_for(project):

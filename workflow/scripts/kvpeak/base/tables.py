@@ -2,9 +2,12 @@
 
 import csv
 import io
+import re
 from collections.abc import Callable, Iterable
 
 from kvpeak.base.text import csv_safe
+
+_FIGURE = re.compile(r"-\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)  # as a table that was read has it
 
 
 def csv_text(
@@ -21,12 +24,14 @@ def csv_text(
     def field(value):
         if isinstance(value, float):
             return figure(value)
-        return csv_safe(value) if isinstance(value, str) else value
+        if isinstance(value, str) and not _FIGURE.fullmatch(value):
+            return csv_safe(value)
+        return value
 
     columns, out = tuple(names), io.StringIO()
     writer = csv.writer(out, delimiter=separator, lineterminator="\n")
     if header:
-        writer.writerow(columns)
+        writer.writerow(map(csv_safe, columns))
     writer.writerows([field(row.get(name)) for name in columns] for row in rows)
     return out.getvalue()
 

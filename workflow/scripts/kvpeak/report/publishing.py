@@ -1,10 +1,13 @@
 """A finding with all that it rests on, in a folder of its own.
 
 What is copied may come from a stranger: every source lies inside the folder that it is said to lie
-in, and no link is followed out of it. The new folder is made beside the old one and takes its place
-when it is complete.
+in, and no link is followed out of it. Tables and records are read and written anew, so that each is
+one, and nothing in them is hidden or a formula. The new folder is made beside the old one and takes
+its place when it is complete.
 """
 
+import csv
+import io
 import json
 import re
 import shutil
@@ -16,9 +19,12 @@ from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_together
 from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
+from kvpeak.base.tables import csv_text
+from kvpeak.base.text import seen
 from kvpeak.base.untrusted import (
     MOST_BYTES,
     MOST_DOCUMENT,
+    csv_rows,
     read_bytes,
     read_csv,
     read_json,
@@ -85,7 +91,7 @@ def _copy_results(report: Path, results: Path, new: Path) -> list[str]:
     for path in [*_files(results), *_sources(report, results)]:
         source = inside(results, path)
         try:
-            _write(inside(new, Path("results", path)), _text_of(source))
+            _write(inside(new, Path("results", path)), _read_again(source))
         except UserError as error:
             if path.parts[0] != CELLS.name:
                 raise
@@ -99,7 +105,7 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
     """
     if document.suffix != ".md":
         return _write(new / document.name, _bytes_of(_own(document)))
-    text = _text_of(_own(document), MOST_DOCUMENT)
+    text = read_text(_own(document), MOST_DOCUMENT)
     shown = _pictures(text)
     taken: dict[str, Path] = {}
 
@@ -163,11 +169,19 @@ def _own(path: Path) -> Path:
     return inside(path.parent, path.name)
 
 
-def _text_of(path: Path, most: int = MOST_BYTES) -> str:
-    """A file's text; a cell's record without the line breaks that make up most of it."""
-    if path.name == "cell.json":
-        return json.dumps(read_json(path)) + "\n"
-    return read_text(path, most)
+def _read_again(path: Path) -> str:
+    """A table or a record of the results as kvpeak would write what it reads; a cell's record
+    without the line breaks that make up most of it. Raises UserError for anything else.
+    """
+    if path.suffix == ".json":
+        lines = None if path.name == "cell.json" else 1
+        return json.dumps(read_json(path), indent=lines) + "\n"
+    if path.suffix != ".csv":
+        raise UserError(f"{path}: expected a table or a record (.csv, .json)")
+    text = read_text(path)
+    rows = csv_rows(text, path)
+    names = csv.DictReader(io.StringIO(text, newline="")).fieldnames or []
+    return csv_text(map(seen, names), rows)
 
 
 def _bytes_of(path: Path, most: int = MOST_BYTES) -> bytes:

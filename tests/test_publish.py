@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.base.files import sha256_of
 from kvpeak.cli import start
 
 SMALL = Path(__file__).parent / "data/small"
@@ -68,7 +69,11 @@ def test_the_document_and_all_that_it_rests_on_are_copied(project):
         f"{OTHER}/memory.csv",
         "config/matrix.yaml",
         "config/expected.yaml",
+        "SHA256SUMS",
     }
+    lines = [line.split("  ") for line in (target / "SHA256SUMS").read_text().splitlines()]
+    assert {name: sha256_of(target / name) for _, name in lines} == {n: sum for sum, n in lines}
+    assert {name for _, name in lines} == found - {"SHA256SUMS"}
     assert json.loads((target / CELL / "cell.json").read_text()) == {"outcome": "ok"}
 
 
@@ -86,12 +91,16 @@ def test_only_the_links_to_figures_change(project):
 
 
 def test_a_second_time_leaves_nothing_of_the_first(project):
+    """A cell that is no longer in the plan, a figure that is no longer shown."""
     run("a")
-    old = [Path("docs/findings/a", name) for name in ("figures/old.svg", "results/old.csv")]
-    for path in old:
-        path.write_text("old")
+    gone = [Path("docs/findings/a", name) for name in ("figures/peak.svg", CELL, OTHER)]
+    assert all(path.exists() for path in gone)
+    Path("report/finding.md").write_text("# None\n")
+    Path("report/figures/figures.json").write_text("[]")
+    plan = Path("results/plan.csv")
+    plan.write_text(plan.read_text().split("\n")[0] + "\n")
     run("a")
-    assert not any(path.exists() for path in old)
+    assert not any(path.exists() for path in gone)
 
 
 def test_what_was_written_by_hand_stays(project):

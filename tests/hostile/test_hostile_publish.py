@@ -115,6 +115,44 @@ def test_a_source_behind_a_link_is_copied_to_where_it_lies(project):
     assert copied == [project / "docs/findings/a/results/workflow/dropped.csv"]
 
 
+def test_nothing_of_a_persons_is_deleted(project):
+    """Beside what is written, in its folders too: what is new there, and what was changed."""
+    hands = ("results/notes.txt", "config/my.md", "figures/a/b.svg", "results/pools/mine.csv")
+    published()
+    target = Path("docs/findings/a")
+    for name in hands:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_text("mine")
+    (target / "figures/peak.svg").write_text("changed by hand")
+    (target / "results/key").symlink_to("../../../../key")
+    Path("report/finding.md").write_text("no picture\n")
+    for _ in range(2):
+        kept = {line.removeprefix("kept: ") for line in published()}
+        assert kept == {*hands, "figures/peak.svg", "results/key"}
+    assert {(target / name).read_text() for name in hands} == {"mine"}
+    assert (target / "figures/peak.svg").read_text() == "changed by hand"
+    assert (target / "results/key").is_symlink()
+
+
+def test_a_folder_without_a_list_loses_nothing(project):
+    published()
+    target = Path("docs/findings/a")
+    (target / "SHA256SUMS").unlink()
+    Path("report/finding.md").write_text("no picture\n")
+    assert published() == ["kept: figures/peak.svg"]
+    assert (target / "figures/peak.svg").exists()
+
+
+@pytest.mark.parametrize("name", ["figures", "results/runs.csv/mine"])
+def test_a_file_for_which_there_is_no_place_is_named(project, name):
+    target = Path("docs/findings/a")
+    (target / name).parent.mkdir(parents=True)
+    (target / name).write_text("mine")
+    with pytest.raises(UserError, match=f"{name}: something else has its name now"):
+        published()
+    assert (target / name).read_text() == "mine"
+
+
 def test_what_is_no_table_and_no_record_is_not_copied(project):
     published()
     (project / "results/run.sh").write_text("true\n")
@@ -150,7 +188,7 @@ def test_a_table_that_is_none_costs_its_process(project):
     folder.mkdir(parents=True)
     (folder / "cell.json").write_text("{}")
     (folder / "runs.csv").write_text("run\n1,2\n")
-    assert [line.split(": ", 1)[1] for line in published()] == [
+    assert [line.split(": ", 2)[2] for line in published()] == [
         "line 2: expected 1 fields separated by commas"
     ]
     copied = [path.name for path in Path("docs/findings/a/results/cells").rglob("*.*")]

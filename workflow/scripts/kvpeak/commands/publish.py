@@ -2,8 +2,11 @@
 
 That is the document, its figures, the matrix and its claims, the result tables, each process's
 record and runs, and the timeline of each cell's first process. Of the other processes memory.csv is
-left out; the peaks of its samples are in cell.json. What was put there by hand, such as README.md,
-stays. Links inside the document are made to work there; nothing else of it changes.
+left out; the peaks of its samples are in cell.json. Links inside the document are made to work
+there; nothing else of it changes.
+
+SHA256SUMS lists what was written. The next time nothing else is removed: what was put there by
+hand, such as README.md, stays.
 """
 
 import argparse
@@ -30,7 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> None:
     target = given.folder / given.name
     for line in publish(given.matrix, given.report, given.results, target):
-        print(f"left out: {line}", file=sys.stderr)
+        print(line, file=sys.stderr)
     print(f"{target}: {sum(path.is_file() for path in target.rglob('*'))} files")
 
 

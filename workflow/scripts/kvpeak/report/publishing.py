@@ -3,12 +3,14 @@
 What is copied may come from a stranger: every source lies inside the folder that it is said to lie
 in, and no link is followed out of it. Tables and records are read and written anew, so that each is
 one, and nothing in them is hidden or a formula. The new folder is made beside the old one and takes
-its place when it is complete.
+its place when it is complete. Its list of hashes says what was written, so that the next time
+nothing else is taken away.
 """
 
 import csv
 import io
 import json
+import os
 import re
 import shutil
 import tempfile
@@ -17,7 +19,7 @@ from urllib.parse import unquote
 
 from kvpeak.base.columns import PLAN
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside, write_together
+from kvpeak.base.files import inside, sha256_of, write_together
 from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
 from kvpeak.base.tables import csv_text
 from kvpeak.base.text import seen
@@ -39,8 +41,8 @@ RECORDS = (
     *("pools/*.csv", "fits.csv", "turns.csv"),
 )
 BESIDE = ("details.md", "finding.html")  # where they are there
-# What is written; what else lies in the folder was put there by hand, such as README.md, and stays.
-WRITTEN = ("finding.md", *BESIDE, "figures", "config", "results")
+FOLDERS = ("figures", "config", "results")
+SUMS = "SHA256SUMS"  # of what was written; `sha256sum -c SHA256SUMS` compares it
 # ![alt](target), where the alt text may hold escaped brackets. Neither part holds what begins
 # another one, so that no text is looked through twice.
 PICTURE = re.compile(r"(!\[(?:[^\[\]\\]|\\.)*\]\()([^()]+)(\))")
@@ -48,7 +50,8 @@ PICTURE = re.compile(r"(!\[(?:[^\[\]\\]|\\.)*\]\()([^()]+)(\))")
 
 def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str]:
     """Write the folder `target` anew; returns a line for each record of a cell that cannot be read
-    and is left out.
+    and is left out, and for each file that was put beside the others by hand and is kept. Only what
+    has the name of something that is written does not stay.
 
     `report` is finding.md; the other documents and the figures lie beside it. Raises UserError
     where a part of the finding is missing or leads out of its folder; then an earlier `target`
@@ -67,22 +70,55 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str
                 _copy_document(path, results, new)
         for path in (matrix, matrix.with_name("expected.yaml")):
             _write(new / "config" / path.name, _bytes_of(_own(path)))
-        _keep(target, new)
         left_out = _copy_results(report.parent, results, new)
+        lines = [_line(path, new) for path in sorted(new.rglob("*")) if path.is_file()]
+        _write(new / SUMS, "\n".join([*lines, ""]))
+        kept = _keep(target, new)
         _replace(target, new)
     except BaseException:
         shutil.rmtree(new, ignore_errors=True)
         raise
-    return left_out
+    return [f"left out: {line}" for line in left_out] + [f"kept: {name}" for name in kept]
 
 
-def _keep(target: Path, new: Path) -> None:
-    """Copy what was put into the folder `target` by hand; a link stays one."""
-    for path in target.iterdir() if target.exists() else ():
-        if path.is_dir() and not path.is_symlink() and path.name not in WRITTEN:
-            shutil.copytree(path, new / path.name, symlinks=True)
-        elif path.name not in WRITTEN:
-            shutil.copy2(path, new / path.name, follow_symlinks=False)
+def _line(path: Path, root: Path) -> str | None:
+    """The line of a regular file in a list of hashes, as sha256sum prints it."""
+    if path.is_symlink() or not path.is_file():
+        return None
+    return f"{sha256_of(path)}  {path.relative_to(root).as_posix()}"
+
+
+def _refuse(error: OSError) -> None:
+    raise error
+
+
+def _written(target: Path) -> set[str]:
+    """The lines of what was written into the folder `target`; none where there is no list."""
+    try:
+        return set(read_text(_own(target / SUMS)).splitlines())
+    except FileNotFoundError:
+        return set()
+
+
+def _keep(target: Path, new: Path) -> list[str]:
+    """Copy what was put into the folder `target` by hand: what its list does not name, or with
+    another hash. A link stays one. Returns the names of what lies beside what is written.
+
+    Raises UserError for a file in whose place there is a folder now, or the other way round.
+    """
+    written, kept = _written(target), []
+    for folder, folders, files in os.walk(target, onerror=_refuse) if target.exists() else ():
+        links = [name for name in folders if Path(folder, name).is_symlink()]
+        for path in (Path(folder, name) for name in sorted([*files, *links])):
+            name = path.relative_to(target)
+            if (new / name).is_file() or _line(path, target) in written:
+                continue
+            if (new / name).is_dir() or any((new / above).is_file() for above in name.parents):
+                raise UserError(f"{path}: something else has its name now; move it elsewhere")
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, new / name, follow_symlinks=False)
+            kept += [name.as_posix()] * (name.parts[0] in FOLDERS)
+    return kept
 
 
 def _copy_results(report: Path, results: Path, new: Path) -> list[str]:

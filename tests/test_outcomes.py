@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 import yaml
 
+from kvpeak.base.errors import UserError
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import (
     forget,
+    keep_results,
     missing_cells,
     outcome_of,
     starts_of,
@@ -127,42 +129,81 @@ def test_the_runner_writes_a_skipped_cell_without_starting_an_engine_and_the_pla
     assert "skipped" not in run("plan.py", "--matrix", "matrix.yaml").stdout
 
 
-LOG = "20261130T000000.000000Z-1"
+LOGS = Path("results/logs")
 
 
-def forgettable(log: str | None) -> tuple[Path, Path]:
-    """A result with every file, and the folder that keeps its copies."""
+def measured(**files: str) -> tuple[Path, dict[str, bytes]]:
+    """A result with every file, some of them with other content."""
     folder = end("s", "oom")
-    record = json.loads((folder / "cell.json").read_text())
-    (folder / "cell.json").write_text(json.dumps(record | {"log": log}, indent=1))
-    (folder / "memory.csv").write_text("t_s\n")
-    return folder, Path("results/logs", cell("s").path, LOG)
+    whole = {"memory": "t_s\n0.1\n", "runs": "commit\nmlx-a\n"} | files
+    for name, text in whole.items():
+        file = folder / ("cell.json" if name == "cell" else f"{name}.csv")
+        file.write_text(text)
+    return folder, {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_a_forgotten_result_is_kept_whole_with_the_start_that_gave_it():
-    folder, kept = forgettable(f"results/logs/{cell('s').path}/{LOG}")
-    measured = {file.name: file.read_bytes() for file in folder.iterdir()}
-    assert set(measured) == {"runs.csv", "cell.json", "memory.csv"}
+def copies() -> list[dict[str, bytes]]:
+    kept = [one for one in (LOGS / cell("s").path).glob("*/runs.csv") if one.exists()]
+    return [{file.name: file.read_bytes() for file in one.parent.iterdir()} for one in kept]
+
+
+@pytest.mark.parametrize("record", ['{"outcome": "ok", "log": null}', "[", '{"outcome": "failed"}'])
+def test_a_result_is_copied_once_whatever_its_record_says(record):
+    folder, files = measured(cell=record)
+    keep_results([cell("s")])
+    keep_results([cell("s"), cell("m")])
+    assert copies() == [files]
     forget(cell("s"))
     assert list(folder.iterdir()) == []
-    assert {file.name: file.read_bytes() for file in kept.iterdir()} == measured
+    assert copies() == [files]
 
 
-def test_a_copy_that_is_there_already_stays_as_it_is():
-    folder, kept = forgettable(f"results/logs/{cell('s').path}/{LOG}")
-    kept.mkdir(parents=True)
-    (kept / "runs.csv").write_text("as it was measured\n")
+def test_a_copy_with_another_content_is_none():
+    """It may be an earlier result's, or somebody else's."""
+    other = LOGS / cell("s").path / "20261130T000000.000000Z-1"
+    _, files = measured()
+    for changed in files:
+        shutil.rmtree(LOGS, ignore_errors=True)
+        other.mkdir(parents=True)
+        theirs = files | {changed: files[changed][:-2] + b"9\n"}
+        for name, content in theirs.items():
+            (other / name).write_bytes(content)
+        keep_results([cell("s")])
+        assert sorted(map(str, copies())) == sorted(map(str, [theirs, files]))
+
+
+def test_a_link_to_a_result_is_no_copy_of_it():
+    folder, files = measured()
+    own = LOGS / cell("s").path / "20261130T000000.000000Z-1"
+    own.mkdir(parents=True)
+    for name in files:
+        (own / name).symlink_to((folder / name).resolve())
     forget(cell("s"))
-    assert (kept / "runs.csv").read_text() == "as it was measured\n"
-    assert (kept / "memory.csv").read_text() == "t_s\n"
-    assert list(folder.iterdir()) == []
+    assert files in copies()
 
 
-def test_a_result_without_a_log_is_taken_away_and_leaves_no_copy():
-    folder, kept = forgettable(None)
-    forget(cell("s"))
-    assert list(folder.iterdir()) == []
-    assert not kept.parent.exists()
+def test_what_a_start_of_the_cell_holds_is_not_copied_again():
+    _, files = measured()
+    own = LOGS / cell("s").path / "20261130T000000.000000Z-1"
+    shutil.copytree(Path("results/cells", cell("s").path), own)
+    keep_results([cell("s")])
+    assert copies() == [files]
+
+
+def test_a_result_without_a_figure_leaves_no_copy():
+    """Such as that of a cell that could not be had, which is tried again each time."""
+    measured(memory="t_s\n", runs="commit\n")
+    keep_results([cell("s")])
+    assert not LOGS.exists()
+
+
+def test_a_copy_that_cannot_be_written_is_one_line_and_the_result_stays():
+    folder, files = measured()
+    LOGS.parent.mkdir(exist_ok=True)
+    LOGS.write_text("")
+    with pytest.raises(UserError, match="no result is lost"):
+        forget(cell("s"))
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == files
 
 
 def start(prompt: str, name: str, **files: str) -> Path:

@@ -1,5 +1,6 @@
 """How cells ended, as far as results/ tells, and what follows from it for others."""
 
+import hashlib
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
@@ -9,10 +10,10 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside, write_text
+from kvpeak.base.files import inside, unlinked, write_together
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
 from kvpeak.base.text import plain
-from kvpeak.base.untrusted import open_regular, read_bytes, read_object, read_text
+from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import needs
 
@@ -114,32 +115,55 @@ def missing_cells(matrix: Matrix) -> Iterator[Missing]:
 
 
 def forget(cell: Cell) -> None:
-    """Take the cell's result away; the folder of the start that gave it keeps a copy, which is made
-    if need be.
-    """
+    """Take the cell's result away, after there is a copy of it. Raises UserError."""
     _keep(cell)
     for name in reversed(layout.RESULT_FILES):  # the marker first
         (layout.CELLS / cell.path / name).unlink(missing_ok=True)
 
 
 def keep_results(cells: Iterable[Cell]) -> None:
-    """Copy each result of which no start has a copy, such as a published one, before Snakemake may
-    remove it to measure the cell again. One that cannot be read is no result.
+    """Copy each result of which there is no copy, such as a published one, before Snakemake may
+    remove it to measure the cell again. Raises UserError.
     """
     for cell in cells:
-        measured = outcome_of(cell) not in TO_BE_TRIED
-        if measured and not any((layout.LOGS / cell.path).glob(f"*/{layout.RUNS_FILE}")):
-            with suppress(UserError):
-                _keep(cell)
+        _keep(cell)
 
 
 def _keep(cell: Cell) -> None:
-    """Copy the cell's result into the folder of the start that gave it, unless it is there."""
-    folder, log = layout.CELLS / cell.path, read_record(cell)["log"]
-    for name in layout.RESULT_FILES if log else ():
-        kept = inside(layout.LOGS, f"{cell.path}/{Path(log).name}") / name
-        if (folder / name).exists() and not kept.exists():
-            write_text(kept, read_text(inside(folder, name)))
+    """Copy what was measured of the cell beside its starts, unless one of them holds the same."""
+    result, logs = _measured(layout.CELLS / cell.path), layout.LOGS / cell.path
+    if not result or any(
+        _holds(kept.parent, result) for kept in logs.glob(f"*/{layout.RUNS_FILE}")
+    ):
+        return
+    digest = hashlib.sha256(b"".join(result.values())).hexdigest()
+    try:
+        write_together(inside(layout.LOGS, f"{cell.path}/kept-{digest[:16]}"), result)
+    except OSError as error:
+        raise UserError(f"{error.filename or logs}: {error.strerror}; no result is lost") from None
+
+
+def _measured(folder: Path) -> dict[str, bytes]:
+    """The files of a result as they are; {} if it is none, or holds no figure below the heads of
+    its tables. Whatever its record says, what cannot be read is none.
+    """
+    found = {}
+    for name in layout.RESULT_FILES:
+        with suppress(OSError, UserError):
+            found[name] = read_bytes(inside(folder, name))
+    tables = [found.get(name, b"") for name in (layout.RUNS_FILE, layout.MEMORY_FILE)]
+    return found if any(b"\n" in table.strip() for table in tables) else {}
+
+
+def _holds(folder: Path, result: dict[str, bytes]) -> bool:
+    """Whether the files of a result lie in a folder, not links to them, with the same content."""
+    try:
+        files = {unlinked(folder, name): content for name, content in result.items()}
+        if any(file.stat().st_size != len(content) for file, content in files.items()):
+            return False
+        return all(read_bytes(file) == content for file, content in files.items())
+    except (OSError, UserError):
+        return False
 
 
 def read_record(cell: Cell) -> dict:

@@ -76,8 +76,8 @@ def run_cell(
     with contextlib.suppress(OSError):
         progress.failed(cause)
     log = f"; log: {attempt.folder}" if attempt else ""
-    kept = sorted(folder.parent for folder in logs.glob(f"*/{RUNS_FILE}"))
-    last = f"; its last result is kept in {kept[-1]}" if kept else ""
+    kept = sorted(logs.glob(f"*/{RUNS_FILE}"), key=lambda file: file.stat().st_mtime)
+    last = f"; its last result is kept in {kept[-1].parent}" if kept else ""
     where = attempt and attempt.folder
     recorded = not stopped and (result is None or result.is_there())
     raise CellFailed(f"{cell}: {cause}{log}{last}", cause, where, recorded)

@@ -359,3 +359,25 @@ def test_a_release_of_mlx_lm_whose_penalty_does_not_see_the_prompt_is_told():
     assert not prompt_unseen(row | {"versions": "mlx 0.26.5, mlx-lm 0.26.0"})
     assert not prompt_unseen(row | {"loop": "own"})
     assert not prompt_unseen({"versions": None})
+
+
+@pytest.mark.parametrize(
+    ("rule", "why"),
+    [("torch", "its pool counts reserved pages too"), ("", "a counter is not known")],
+)
+def test_a_row_without_parts_says_why(small, rule, why):
+    split, whole, *_ = small.summary
+    rows = {
+        split: small.summary[split] | STOCK | {"parts": [100.0, 200.0, 300.0, 250.0]},
+        whole: small.summary[whole] | STOCK | {"pool_rule": rule, "parts": None, "commit": "x"},
+    }
+    assert f"–: {why}." in where_table(replace(small, summary=rows), [])
+
+
+def test_a_pool_that_keeps_nothing_is_not_named_among_the_parts(small):
+    cell = next(iter(small.summary))
+    for kept, named in ((0.4, False), (3.0, True)):
+        row = small.summary[cell] | STOCK | {"parts": [100.0, 200.0, kept, 250.0]}
+        results = replace(small, summary={cell: row})
+        found = opening(results, [], leading([compare(small, "cap", "32MiB", "2x")]), {})
+        assert ("free memory" in found["answers"]["What takes the memory?"]) == named

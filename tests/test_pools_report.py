@@ -1,9 +1,11 @@
 """Several buffer pools in one finding: what each is held against, and PyTorch beside them."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from kvpeak.pools.replay import Outcome, Setting
-from kvpeak.report.pools import Measured, advised, front, growing, pooled
+from kvpeak.report.pools import Measured, advised, front, growing, pooled, pools_of
 from kvpeak.report.pools_text import pools_section, sentence
 from kvpeak.report.pytorch import pytorch_section
 
@@ -186,3 +188,14 @@ def test_the_answer_names_the_rule_and_pytorchs_setting():
     assert "`torch`" in said and "In PyTorch (a GPU)" in said
     assert pools_section(found, [])["pytorch"] is None
     assert pools_section([], PROCESSES) is None
+
+
+def test_a_cell_that_recorded_is_named_so(tmp_path):
+    row = dict.fromkeys(("peak_pool_mib", "peak_active_mib"), 100.0) | {"flags": ""}
+    row |= {"outcome": "ok", "commit": "mlx", "model": "tiny", "prompt": "p", "kv_cache": "cat"}
+    row |= {"cap": "none", "rounds": 1}
+    variants = {"recorded": {"record": True}, "own": {}, "torch": {"pool": "torch"}}
+    rows = {name: row | {"variant": name} for name in variants}
+    results = SimpleNamespace(summary=rows, speeds=lambda names, column: [1.0])
+    names = [each.name for each in pools_of(results, variants, tmp_path)]
+    assert names[:2] == ["MLX's own, cap none, recorded", "MLX's own, cap none"]

@@ -461,10 +461,7 @@ def test_several_gpus_of_one_kind_are_counted(rendered):
 
     text = rendered(two)
     assert "2 machines of one kind" in text
-    assert (
-        "| Machine | Test CPU; 2 in all, told apart by the id of the machine and that of the GPU |"
-        in text
-    )
+    assert "| Machine | Test CPU; 2 machines in all, told apart by their ids |" in text
 
 
 def test_an_uncommitted_change_is_said_where_the_revision_is(rendered):

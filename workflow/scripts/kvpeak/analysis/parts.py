@@ -28,7 +28,7 @@ def parts_of(row: dict, processes: list[dict]) -> list[float] | None:
     """
     if row["method"] != "live" or row["outcome"] != "ok":
         return None
-    if (row.get("pool_rule") or "").split(",")[0] not in EXACT_RULES:
+    if not counts_exactly(row):
         return None
     names = (*_COUNTERS, _whole(row))
     found = [[process.get(name) for name in names] for process in processes or [row]]
@@ -37,6 +37,11 @@ def parts_of(row: dict, processes: list[dict]) -> list[float] | None:
         return None
     middle = sorted(whole, key=lambda sums: sums[-1])[(len(whole) - 1) // 2]
     return [max(0.0, more - less) for less, more in itertools.pairwise([0.0, *middle])]
+
+
+def counts_exactly(row: dict) -> bool:
+    """Whether the cell's pool counts the bytes that were asked for, and holds no others."""
+    return (row.get("pool_rule") or "").split(",")[0] in EXACT_RULES
 
 
 def _whole(row: dict) -> str:

@@ -97,7 +97,7 @@ def _of_first_runs(found: dict) -> list[Markdown]:
             f"In {cells} the live peak of later runs, in the median of the processes, is more than "
             f"{number(100 * PRACTICAL)} % above that of the first (most: "
             f"{number(most['first'])} → {number(most['later'])} MiB, "
-            f"{code(cell_path(most['row']))}): a process that answers once takes less there."
+            f"{code(cell_path(most['row']))}): a process that answers once has fewer live bytes."
         )
     ]
 

@@ -143,10 +143,10 @@ def _price(
     before, after = (spell_name(change.axis, name) for name in names)
     whose = f"Of {after} instead of {before}: "
     if not lowers:
-        elsewhere = ", is of another cell" * (cell not in (pair.before, pair.after))
+        elsewhere = ", in another cell," * (cell not in (pair.before, pair.after))
         whose = (
-            "Nothing that was tried lowers this peak. The largest change, "
-            f"{before} → {after}{elsewhere}: "
+            f"Nothing that was tried lowers this peak. The largest change{elsewhere} is "
+            f"{before} → {after}: "
         )
     if comparison in compared:
         other_way = f"from {after} to {before} " * turned
@@ -245,10 +245,11 @@ def _takes(row: dict) -> str:
         first += f" (loading alone reaches {load:,.0f})"
     if row["parts"]:
         weights, live, kept, rest = row["parts"]
+        free = f"at least {kept:,.0f} free memory that the pool keeps, " * (round(kept) > 0)
         first += (
             f". {_whole(row)} {weights:,.0f} MiB are weights, at most {live:,.0f} other live "
-            f"arrays, at least {kept:,.0f} free memory that the pool keeps, and "
-            f"{'at least ' * is_lower_bound(row)}{rest:,.0f} the rest of the process"
+            f"arrays, {free}and {'at least ' * is_lower_bound(row)}{rest:,.0f} the rest of the "
+            "process"
         )
         if row.get("loop_mib") and counter_of(row) == "footprint":
             first += f", {row['loop_mib']:,.0f} of it what importing the loop takes"

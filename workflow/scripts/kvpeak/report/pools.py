@@ -93,11 +93,12 @@ def pools_of(results: Results, variants: dict[str, dict], cells: Path) -> list[M
         given = _record(row, cells).get("engine", {}).get("pool", {}).get("setting", "")
         setting = given if variants[row["variant"]].get("pool") else ""
         recorded = recordings.get(place)
+        recording = bool(variants[row["variant"]].get("record"))
         names = tuple(row[axis] for axis in AXES)
         found.append(
             Measured(
                 place,
-                setting or f"{OWN}, cap {row['cap']}",
+                setting or f"{OWN}, cap {row['cap']}" + ", recorded" * recording,
                 setting,
                 row["cap"],
                 row["peak_pool_mib"],

@@ -105,6 +105,8 @@ def without_flagged(comparison: Comparison) -> str:
     rest = replace(comparison, pairs=kept)
     flagged = len(comparison.pairs) - len(kept)
     rows = "flagged row" if flagged == 1 else f"{flagged} flagged rows"
+    if lead(rest).sentence == lead(comparison).sentence:
+        return f"Without the {rows} the change named first is the same."
     return f"Without the {rows}: {lead(rest).sentence}"
 
 

@@ -3,7 +3,7 @@
 from kvpeak.analysis.comparisons import Comparison, has_peak
 from kvpeak.analysis.headline import is_lower_bound, outside_runs
 from kvpeak.analysis.lead import lead, spell_name
-from kvpeak.analysis.parts import PARTS
+from kvpeak.analysis.parts import PARTS, counts_exactly
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.setting import is_stock
 from kvpeak.base.axes import AXES
@@ -53,8 +53,10 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
         notes.append(
             "The parts are those of the runs, also where the peak was reached outside them."
         )
-    if not all(row["parts"] for row in rows):
-        notes.append("–: the parts do not add up.")
+    if not all(row["parts"] or counts_exactly(row) for row in rows):
+        notes.append("–: its pool counts reserved pages too.")
+    elif not all(row["parts"] for row in rows):
+        notes.append("–: a counter is not known.")
     return Markdown("\n\n".join([table, *([f"*{' '.join(notes)}*"] * bool(notes))]))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside, unlinked, write_together
+from kvpeak.base.files import inside, write_together
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import open_regular, read_bytes, read_object
@@ -150,7 +150,8 @@ def _measured(folder: Path) -> dict[str, bytes]:
     found = {}
     for name in layout.RESULT_FILES:
         with suppress(OSError, UserError):
-            found[name] = read_bytes(inside(folder, name))
+            if not (folder / name).is_symlink():
+                found[name] = read_bytes(folder / name)
     tables = [found.get(name, b"") for name in (layout.RUNS_FILE, layout.MEMORY_FILE)]
     return found if any(b"\n" in table.strip() for table in tables) else {}
 
@@ -158,10 +159,10 @@ def _measured(folder: Path) -> dict[str, bytes]:
 def _holds(folder: Path, result: dict[str, bytes]) -> bool:
     """Whether the files of a result lie in a folder, not links to them, with the same content."""
     try:
-        files = {unlinked(folder, name): content for name, content in result.items()}
-        if any(file.stat().st_size != len(content) for file, content in files.items()):
-            return False
-        return all(read_bytes(file) == content for file, content in files.items())
+        return all(
+            not (folder / name).is_symlink() and read_bytes(folder / name) == content
+            for name, content in result.items()
+        )
     except (OSError, UserError):
         return False
 

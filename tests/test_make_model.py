@@ -15,6 +15,9 @@ from mlx.utils import tree_flatten
 from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 from tokenizers import Tokenizer, models
 
+from kvpeak.base import layout
+from kvpeak.base.made import FAILED, say_why_not, why_not_made
+from kvpeak.inputs import make_model
 from kvpeak.inputs.model_folder import verify_model
 from kvpeak.live.loading import load_model, random_model
 
@@ -285,6 +288,22 @@ def test_random_copies_the_config_and_follows_its_changes(models_folder):
     record = models_folder.made(entry)
     assert json.loads((models_folder.folder / "config.json").read_text())["hidden_size"] == 64
     assert record["source"] == str(models_folder.config)
+
+
+def test_a_record_is_put_back_with_its_time_and_not_after_a_failure(models_folder, monkeypatch):
+    monkeypatch.chdir(models_folder.root)
+    folder, entry = Path("models/tiny"), {"kind": "random", "config": "config.json"}
+    record = folder / "model.json"
+    make_model.make("tiny", entry, folder, None, None)
+    before = record.read_bytes()
+    os.utime(layout.local_model(folder), (5, 5))
+    record.write_text("{}")
+    make_model.restore("tiny", entry, folder)
+    assert record.read_bytes() == before
+    assert record.stat().st_mtime == 5
+    say_why_not(record, FAILED, "no")
+    make_model.restore("tiny", entry, folder)
+    assert why_not_made(record).reason == "no"
 
 
 def test_a_missing_config_is_one_line(models_folder):

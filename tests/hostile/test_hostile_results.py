@@ -450,6 +450,28 @@ def test_a_result_without_a_copy_gets_one_before_it_is_measured_again(home):
     assert len(copies) == 2 and before in copies
 
 
+def test_another_record_of_an_honest_model_has_nothing_measured_again(home):
+    """It is newer than the results, and would be remade with a time of now."""
+    record = home.project.folder / "models/tiny/model.json"
+    before = record.read_bytes()
+    none = {"not_made": {"outcome": "failed", "reason": "no"}}
+    more = json.loads(before) | {"x": 1}
+    for forged in (json.dumps(more).encode(), json.dumps(none).encode(), b"[", b"{}"):
+        record.write_bytes(forged)
+        assert "Measuring" not in home.run(*home.project.command("-n"))
+        assert record.read_bytes() == before
+
+
+def test_another_record_of_a_model_that_was_changed_is_not_put_back(home):
+    record = home.project.folder / "models/tiny/model.json"
+    record.write_text(forged := json.dumps(json.loads(record.read_text()) | {"x": 1}))
+    matrix = yaml.safe_load(home.project.read("config/matrix.yaml"))
+    matrix["models"]["tiny"]["quantize"] = {"bits": 8, "group_size": 32}
+    home.project.set_matrix(matrix)
+    assert "Measuring" in home.run(*home.project.command("-n"))
+    assert record.read_text() == forged
+
+
 @pytest.mark.parametrize("name", ["prompts/tiny/alice-16.json", "config/matrix.yaml"])
 def test_a_file_of_the_future_ends_nothing_and_takes_nothing_away(home, name):
     """All that is made of it would be older, and thrown away; before, what was measured."""

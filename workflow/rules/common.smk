@@ -49,12 +49,13 @@ from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
 from kvpeak.base.files import check_time
 from kvpeak.base.roots import check_own, ROOTS, check_root
-from kvpeak.base.layout import environment_python
+from kvpeak.base.layout import environment_python, model_folder
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
 from kvpeak.system.lock import hold_project
 from kvpeak.experiment.matrix import load_matrix
+from kvpeak.inputs.make_model import restore
 from kvpeak.experiment.plan import executed, plan_summary
 from kvpeak.experiment.preparation import failures, needs, to_be_tried_again
 from kvpeak.experiment.status import failed_cells, keep_results, outcome_in
@@ -95,6 +96,9 @@ try:
         named = {entry.get(key) for entry in entries for key in ("config", "corpus")}
         for file in filter(os.path.exists, {MATRIX_FILE, EXPECTED_FILE, *named} - {None}):
             check_time(Path(file))
+        for name, entry in MATRIX.models.items():
+            restore(name, entry, model_folder(name))
+            restore(name, entry | {"weights": "random"}, model_folder(name, shapes=True))
     GPUS = gpus_asked_for(config.get("gpus", 0), MATRIX.accelerator)
 except UserError as error:
     print(error, file=sys.stderr)

@@ -89,6 +89,11 @@ def local_copy(record: Path) -> Path:
     return LOCAL / record.relative_to(RESULTS)
 
 
+def local_model(folder: Path) -> Path:
+    """Where the copy of the model.json of a folder of this project lies."""
+    return LOCAL / folder / MODEL_RECORD
+
+
 def environment_python(commit: str) -> Path:
     """The interpreter of an environment that was made for the commit."""
     return LOCAL / "envs" / commit / "venv/bin/python"

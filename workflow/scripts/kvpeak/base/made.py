@@ -36,7 +36,11 @@ class NotMade:
 
 
 def say_why_not(path: Path, outcome: str, reason: str) -> None:
-    """Leave the reason where the record would be. Raises OSError."""
+    """Leave the reason where the record would be, also instead of what was made before. Raises
+    OSError.
+    """
+    if path.name == layout.MODEL_RECORD:
+        layout.local_model(path.parent).unlink(missing_ok=True)
     said = {"outcome": outcome, "reason": plain(reason, _LONGEST)}
     write_json(path, {_KEY: said})
 

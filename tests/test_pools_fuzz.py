@@ -412,6 +412,22 @@ def test_a_pool_that_is_emptied_again_and_again_is_not_looked_through(setting, l
     assert (outcome.made, outcome.returned) == (37, 0)
 
 
+def test_a_part_of_a_recorded_segment_is_not_given_back_alone():
+    """It is large enough for it, and its neighbours would be left beside nothing."""
+    made = Trace(streams=["0"])
+    made.add(Op.SEGMENT, 0, 100 * MIB)
+    held = [made.born(Op.PLACED, MIB)]
+    made.add(Op.HOLE, 0, 98 * MIB)
+    held.append(made.born(Op.PLACED, MIB))
+    made.born(Op.ALLOC, 120 * MIB)
+    for each in held:
+        made.add(Op.FREE, each)
+    made.add(Op.CLEAR)
+    outcome = replay(made, Setting("torch", "max_split_size_mb:64"), 150 * MIB)
+    assert not outcome.fits and outcome.retries == 1
+    assert replay(made, Setting("torch", "max_split_size_mb:64")).returned == 1
+
+
 def said_by(program: str) -> str:
     """What a program of Python prints in a process of its own, which gets a signal."""
     return subprocess.run(

@@ -96,15 +96,14 @@ class Segments : public Policy {
         else release(pool, block);
       }
   }
-  // Give back the one free block of at least `wanted` bytes, or the largest, none smaller than
-  // `least`, until together they have as much; parts of expandable segments stay. Returns whether
-  // they do.
+  // Give back the one whole segment of at least `wanted` bytes, or the largest, none smaller than
+  // `least`, until together they have as much; expandable ones stay. Returns whether they do.
   bool release_some(Pool& pool, Size wanted, Size least, std::uint32_t stream) {
-    auto at = pool.free.first(stream, wanted);
-    if (at != pool.free.end() && at->stream == stream && !at->block->expandable)
+    auto at = pool.whole.first(stream, wanted);
+    if (at != pool.whole.end() && at->stream == stream && !at->block->expandable)
       return release(pool, at->block), true;
     Size freed = 0;
-    while (freed < wanted && at != pool.free.begin()) {
+    while (freed < wanted && at != pool.whole.begin()) {
       Block* block = std::prev(at)->block;
       if (block->stream != stream || block->size < least) break;
       if (block->expandable) --at;

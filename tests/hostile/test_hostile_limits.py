@@ -25,7 +25,7 @@ from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import MIB
 from kvpeak.base.tables import csv_text
 from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv
-from kvpeak.commands import fits, replay_recordings
+from kvpeak.commands import bisect, fits, pools, predict, replay_recordings
 from kvpeak.display.durations import CELL, Durations
 from kvpeak.display.run import Run
 from kvpeak.display.screen import Stream
@@ -287,3 +287,26 @@ def test_a_sign_that_a_terminal_cannot_show_is_spelled(monkeypatch):
 def test_the_settings_of_snakemake_are_read_under_every_locale():
     for file in (Path(__file__).parents[2] / "profiles").rglob("*.yaml"):
         assert file.read_bytes().isascii(), file
+
+
+CASE = ("--model", "qwen2-0.5b", "--kv-cache", "cat", "--slack", "2")
+ENDS = ("--good", "a", "--bad", "b", "--cell", "m/p/cat/none/v")
+SIZES = (
+    (fits, ["--memory", "99999999999GiB"]),
+    (pools, ["t.csv", "--memory", "17179869184.0009GiB"]),
+    (pools, ["t.csv", "--memory", "0"]),
+    (predict, [*CASE, "--longest", "99999999999GiB"]),
+    (predict, [*CASE, "--prompt-tokens", "9" * 5000]),
+    (bisect, [*ENDS, "--above", "nan"]),
+    (bisect, [*ENDS, "--above", "1e300"]),
+)
+
+
+@pytest.mark.parametrize(("command", "given"), SIZES)
+def test_a_size_on_a_command_line_has_a_bound(command, given, tmp_path, monkeypatch, capsys):
+    """Beyond 2^64 it would be another one, and its end another message."""
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("op,id,bytes\nalloc,a,1000000\n")
+    assert program.main(command, given) in (program.FAILED, program.USAGE)
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert "expected " in line and len(line) < 300

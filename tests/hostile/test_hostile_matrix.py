@@ -133,6 +133,31 @@ def test_a_damaged_matrix_file_is_refused_in_one_line_or_read(tmp_path_factory, 
     refused_or_read(lambda: load_matrix(file))
 
 
+FAR = 1 << 62
+TOO_LARGE = {
+    "a cap": (("caps", 0), "1000000000GiB"),
+    "a reuse ratio": (("caps", 0), "1000000000x"),
+    "a rotating cache": (("kv_caches", 0), "rotating-1000000000"),
+    "runs": (("protocol", "recorded"), FAR),
+    "runs to warm up": (("protocol", "warmup"), FAR),
+    "a limit in seconds": (("protocol", "timeout_s"), FAR),
+    "a guard": (("protocol", "guard"), 1.5),
+    "requests": (("prompts", "short"), {"tokens": 2, "repeat": FAR}),
+    "turns": (("prompts", "short"), {"turns": [{"tokens": 2, "times": FAR}]}),
+    "turns together": (("prompts", "short"), {"turns": [{"tokens": 2, "times": 60_000}] * 2}),
+}
+
+
+@pytest.mark.parametrize("case", TOO_LARGE)
+def test_a_size_that_nothing_has_is_refused_at_once(case):
+    data = copy.deepcopy(BASE) | {"protocol": {}}
+    (section, key), value = TOO_LARGE[case]
+    data[section][key] = value
+    with pytest.raises(ConfigError, match=f"{section}.*{key}.*: expected ") as error:
+        Matrix(data, "matrix.yaml")
+    assert "\n" not in str(error.value)
+
+
 def bomb(levels: int) -> str:
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]

@@ -23,7 +23,7 @@ class KVCache:
     @property
     def pattern(self) -> str:
         """A regular expression of the whole name."""
-        return re.escape(self.name).replace(r"\-N", r"-[1-9]\d*")
+        return re.escape(self.name).replace(r"\-N", r"-[1-9]\d{0,8}")
 
 
 KV_CACHES = (

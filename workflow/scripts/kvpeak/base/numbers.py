@@ -5,6 +5,7 @@ import re
 
 KIB, MIB, GIB = 2**10, 2**20, 2**30  # bytes
 LARGEST = 10**24  # no figure of a cell is larger; what says so is damaged, or made to harm
+MOST_SIZE = 2**63 - 1  # bytes: what programs and libraries take for a size
 _BYTES = {"MiB": MIB, "GiB": GIB, "MB": 10**6, "GB": 10**9}
 
 
@@ -12,8 +13,11 @@ def bytes_of(text: str) -> int:
     """The bytes of a size such as 16GiB, 16 GB or 512MiB. Raises ValueError."""
     found = re.fullmatch(rf"(\d+(?:\.\d+)?) ?({'|'.join(_BYTES)})", text.strip())
     if not found or not float(found[1]):
-        raise ValueError(f"{text!r}: expected a size such as 16GiB or 512MiB")
-    return round(float(found[1]) * _BYTES[found[2]])
+        raise ValueError(f"{text!r:.80}: expected a size such as 16GiB or 512MiB")
+    size = float(found[1]) * _BYTES[found[2]]
+    if size > MOST_SIZE:
+        raise ValueError(f"{text!r:.80}: expected less than 2^63 bytes")
+    return round(size)
 
 
 def bounded(text: object) -> float:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from kvpeak.base.axes import AXES, ROUND
 from kvpeak.base.errors import UserError
+from kvpeak.base.numbers import MIB, MOST_SIZE
 from kvpeak.bisection.candidates import candidates_of
 from kvpeak.bisection.measured import Search
 from kvpeak.experiment.matrix import load_matrix
@@ -32,11 +33,21 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help="MODEL/PROMPT/KV_CACHE/CAP/VARIANT, or a cell's path, whose commit does not matter",
     )
     parser.add_argument(
-        "--above", type=float, metavar="MIB", help="a larger peak is bad; the ends are not measured"
+        "--above", type=_peak, metavar="MIB", help="a larger peak is bad; the ends are not measured"
     )
     parser.add_argument(
         "--matrix", type=Path, default=Path("config/matrix.yaml"), help="default: %(default)s"
     )
+
+
+def _peak(text: str) -> float:
+    try:
+        peak = float(text)
+    except ValueError:
+        peak = 0.0
+    if not 0 < peak * MIB <= MOST_SIZE:
+        raise argparse.ArgumentTypeError(f"{text:.80}: expected MiB, more than 0 and below 2^43")
+    return peak
 
 
 def run(given: argparse.Namespace) -> None:

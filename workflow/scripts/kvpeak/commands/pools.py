@@ -19,7 +19,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
-from kvpeak.base.numbers import GIB, KIB, MIB
+from kvpeak.base.numbers import GIB, KIB, MIB, MOST_SIZE
 from kvpeak.base.text import plain
 from kvpeak.pools import answer as answers
 from kvpeak.pools import page, settings, sources
@@ -82,7 +82,10 @@ def _bytes(text: str) -> int:
     if not size:
         raise UserError(f"--memory {text}: expected a size as 24GiB, 800MiB or 24000000000")
     units = {"KiB": KIB, "MiB": MIB, "GiB": GIB, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-    return int(float(size[1]) * units.get(size[2] or "", 1))
+    found = float(size[1]) * units.get(size[2] or "", 1)
+    if not 1 <= found <= MOST_SIZE:
+        raise UserError(f"--memory {text:.80}: expected at least 1 byte, and less than 2^63")
+    return int(found)
 
 
 def _open(path: Path) -> list[Trace]:

@@ -5,6 +5,7 @@ The figures are predictions: nothing is computed, no weights are read (docs/repl
 
 import itertools
 import json
+import re
 from argparse import ArgumentParser, Namespace
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
@@ -127,8 +128,8 @@ def said_of(found: dict) -> str:
 
 
 def whole(option: str, text: str) -> int:
-    if not text.isascii() or not text.isdigit() or int(text) == 0:
-        raise UserError(f"{option}: {text!r}: expected a positive integer")
+    if not re.fullmatch(r"0*[1-9]\d{0,8}", text, re.ASCII):
+        raise UserError(f"{option}: {text!r:.80}: expected a positive integer of at most 9 digits")
     return int(text)
 
 

@@ -9,6 +9,7 @@ from kvpeak.experiment.config_file import ConfigError
 KINDS = ("turns", "repeat", "batch", "shared_prefix")
 OF = {"mlx": KINDS, "mistralrs": ("turns", "repeat")}  # engine → the kinds that it has
 NAMED = re.compile(rf"({'|'.join(KINDS)}) [1-9]\d{{0,8}}", re.ASCII)  # what name_of says
+MOST_TURNS = 100_000  # of a session
 WHY = {
     ("mistralrs", "batch"): "mistral.rs decides itself which requests it puts together",
     ("mistralrs", "shared_prefix"): "its prefix cache can be neither saved nor emptied",
@@ -34,6 +35,11 @@ def prompt_entry(file, name: str, entry: dict) -> dict:
     elif "tokens" not in entry:
         raise ConfigError(file, key, "key tokens is missing")
     if kinds == ["turns"]:
+        count = sum(turn.get("times", 1) for turn in entry["turns"])
+        if count > MOST_TURNS:
+            raise ConfigError(
+                file, f"{key}.turns", f"{count:,} in all: expected at most {MOST_TURNS:,}"
+            )
         turns = [turn for turn in entry["turns"] for _ in range(turn.get("times", 1))]
         entry = entry | {"turns": turns, "keep": entry.get("keep", "all")}
     shared, tokens = entry.get("shared_prefix", 0), entry.get("tokens", 0)

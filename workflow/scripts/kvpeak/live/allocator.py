@@ -20,7 +20,7 @@ def cap_bytes(cap: str) -> int | None:
         return None
     if cap == "none":
         return NO_LIMIT
-    size = re.fullmatch(r"(\d+)(|KiB|MiB|GiB)", cap)
+    size = re.fullmatch(r"(\d{1,9})(|KiB|MiB|GiB)", cap)
     if not size or (size[2] == "" and size[1] != "0"):
         raise Unsupported(
             f"cap {cap}: MLX limits its pool in bytes; "

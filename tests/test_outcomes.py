@@ -222,6 +222,18 @@ def test_a_missing_cell_has_the_cause_and_the_log_of_its_last_start():
     assert told == {"s": ("engine crashed", last), "l": ("not run yet", None)}
 
 
+def test_a_cell_that_failed_before_its_engine_says_what_its_record_says():
+    """A start of an earlier time has nothing to do with it."""
+    file = end("s", "failed") / "cell.json"
+    start("s", "20261130T000000.000000Z-1", runs_csv="")
+    record = json.loads(file.read_text()) | {"detail": "the prompt is another one", "log": None}
+    file.write_text(json.dumps(record, indent=1))
+    told = {m.cell.prompt: (m.cause, m.log) for m in missing_cells(matrix())}
+    assert told["s"] == ("the prompt is another one", file)
+    file.write_text(file.read_text()[:-2])
+    assert "cell.json: expected JSON: " in next(missing_cells(matrix())).cause
+
+
 def test_a_start_that_was_killed_or_whose_result_was_deleted_says_so():
     start("s", "20261130T000000.000000Z-1")
     start("m", "20261130T000000.000000Z-1", runs_csv="")

@@ -200,6 +200,8 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
             return why.reason, need.log
         if not need.made.exists() and need.log.exists():
             return f"{need.made} was not made: {_last_line(need.log)}", need.log
+    if outcome_of(cell) == FAILED:
+        return _recorded(cell)
     starts = starts_of(cell)
     if not starts:
         return "not run yet", None
@@ -209,6 +211,16 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
     if (starts[-1] / layout.RUNS_FILE).exists():
         return "not run again since it was deleted", starts[-1]
     return "stopped before its end", starts[-1]
+
+
+def _recorded(cell: Cell) -> tuple[str, Path]:
+    """What the record of a failed cell says of it, which may have failed before any start."""
+    file = layout.CELLS / cell.path / layout.RECORD_FILE
+    try:
+        record = read_record(cell)
+    except UserError as error:
+        return str(error), file
+    return record["detail"] or "no message", Path(record["log"] or file)
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:

@@ -3,6 +3,7 @@ each ends, in one line where it is refused. A reader that is quadratic does not 
 """
 
 import csv
+import ctypes
 import io
 import json
 import logging
@@ -234,7 +235,11 @@ def test_an_event_that_cannot_be_shown_costs_one_line(capsys, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "error", [ZeroDivisionError, OverflowError, ValueError, RecursionError, TypeError, IndexError]
+    "error",
+    [
+        *(ZeroDivisionError, OverflowError, ValueError, RecursionError, TypeError, IndexError),
+        ctypes.ArgumentError,
+    ],
 )
 def test_what_no_check_foresaw_is_one_line_and_more_where_it_is_asked_for(
     error, capsys, monkeypatch
@@ -250,6 +255,19 @@ def test_what_no_check_foresaw_is_one_line_and_more_where_it_is_asked_for(
     monkeypatch.setenv("V", "1")
     with pytest.raises(error):
         program.ended("x", run)
+
+
+def test_a_cell_that_was_asked_nothing_is_named(tmp_path):
+    """Its speeds would be divided by it."""
+    stored = Path(__file__).parents[2] / "docs/findings/cpu-2026-12-01/results"
+    for table in ("plan.csv", "summary.csv", "processes.csv", "runs.csv"):
+        shutil.copyfile(stored / table, tmp_path / table)
+    with (tmp_path / "summary.csv").open(newline="") as file:
+        rows = [*csv.DictReader(file)]
+    none = [row | {"prompt_tokens": "0"} for row in rows]
+    (tmp_path / "summary.csv").write_text(csv_text(tuple(rows[0]), none))
+    with pytest.raises(UserError, match=r"summary\.csv: .*: prompt_tokens: 0; expected at least 1"):
+        read_results(*(tmp_path / f"{each}.csv" for each in ("plan", "summary", "runs")))
 
 
 @pytest.mark.parametrize("name", ["plan.csv", "summary.csv", "processes.csv", "runs.csv"])

@@ -173,10 +173,14 @@ def far_off_runs(runs: pd.DataFrame) -> dict[CellName, list[str]]:
 
 
 def _whole(row: dict, path: Path | str) -> dict:
-    """A row of summary.csv. Raises UserError for a cell that ended well and lacks a count."""
+    """A row of summary.csv. Raises UserError for a cell that ended well and lacks a count, or was
+    asked nothing.
+    """
     needed = ("rounds", "runs") + ("prompt_tokens", "generated_tokens") * (row["outcome"] == "ok")
     if missing := next((name for name in needed if row[name] is None), None):
         raise UserError(f"{path}: {' '.join(_cell(row))}: {missing}: empty; expected a number")
+    if row["outcome"] == "ok" and row["prompt_tokens"] < 1:
+        raise UserError(f"{path}: {' '.join(_cell(row))}: prompt_tokens: 0; expected at least 1")
     return row
 
 

@@ -6,6 +6,7 @@ returns an exit code or None for 0.
 """
 
 import argparse
+import ctypes
 import importlib
 import io
 import os
@@ -28,7 +29,7 @@ SHOWS_ALL = "V"  # the variable that asks for all that Snakemake and the steps p
 # What values can cause that no check foresaw.
 UNFORESEEN = (
     *(ArithmeticError, AttributeError, LookupError, MemoryError, RecursionError),
-    *(TypeError, ValueError),
+    *(TypeError, ValueError, ctypes.ArgumentError),
 )
 MOST_SAID = 300  # characters
 

@@ -1,20 +1,26 @@
 """What pip, uv and git find in folders that others may write into: none of it counts."""
 
+import base64
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
+import threading
 import zipfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from kvpeak.base.errors import Unavailable
-from kvpeak.environments import build, resolve
+from kvpeak.environments import build, resolve, wheels
 from kvpeak.inputs import wheel
 from kvpeak.system import programs
 from kvpeak.system.git import git
-from kvpeak.system.programs import PIP, UV, hosts_only, last_line
+from kvpeak.system.installers import ADDRESSES, PIP, UV, address_options, installer_environment
+from kvpeak.system.programs import hosts_only, last_line
 
 ROOT = Path(__file__).parents[2]
 INFO = "kvpeak_planted-1.0.dist-info"
@@ -148,8 +154,8 @@ def test_pip_sees_no_token(shared, monkeypatch):
 def test_what_pip_prints_without_end_is_not_kept(shared, monkeypatch):
     monkeypatch.setattr(programs, "MOST_SAID", 10_000)
     says = "import sys; sys.stderr.write('no such wheel\\n' * 100_000); sys.exit(1)"
-    monkeypatch.setattr(wheel, "PIP", (sys.executable, "-c", says))
-    kept = []
+    pip, kept = [sys.executable, "-c", says], []
+    monkeypatch.setattr(wheel, "run_program", lambda _, *a, **b: programs.run_program(pip, *a, **b))
     monkeypatch.setattr(wheel, "last_line", lambda text: kept.append(text) or last_line(text))
     with pytest.raises(Unavailable, match="no such wheel"):
         wheel.fetch("kvpeak-planted==1.0", shared / "wheels", None)
@@ -186,3 +192,127 @@ def test_git_works_where_its_configuration_is_counted(monkeypatch):
     monkeypatch.setenv("GIT_CONFIG_KEY_0", "http.extraHeader")
     monkeypatch.setenv("GIT_CONFIG_VALUE_0", "Authorization: SECRET")
     assert "SECRET" not in git("config", "--list")
+
+
+BACKEND = """import os, zipfile
+def _seen():
+    with open({seen!r}, "a") as file:
+        print(dict(os.environ), file=file)
+def get_requires_for_build_wheel(config_settings=None):
+    _seen()
+    return []
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    _seen()
+    name = "kvpeak_secret-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as made:
+        info = "kvpeak_secret-1.0.dist-info/"
+        about = ["Metadata-Version: 2.1", "Name: kvpeak-secret", "Version: 1.0", ""]
+        made.writestr(info + "METADATA", chr(10).join(about))
+        about = ["Wheel-Version: 1.0", "Root-Is-Purelib: true", "Tag: py3-none-any", ""]
+        made.writestr(info + "WHEEL", chr(10).join(about))
+        made.writestr(info + "RECORD", "")
+    return name
+"""
+
+
+@pytest.fixture
+def index(tmp_path):
+    """The address of an index that asks for a password, and a file: what the build of its one
+    package sees.
+    """
+    seen = tmp_path / "seen"
+    packed = io.BytesIO()
+    with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+        for name, text in {
+            "pyproject.toml": '[build-system]\nrequires = []\nbuild-backend = "b"\n'
+            'backend-path = ["."]\n[project]\nname = "kvpeak-secret"\ndynamic = ["version"]\n',
+            "b.py": BACKEND.format(seen=str(seen)),
+        }.items():
+            member = tarfile.TarInfo(f"kvpeak_secret-1.0/{name}")
+            member.size = len(text)
+            archive.addfile(member, io.BytesIO(text.encode()))
+    file = "kvpeak_secret-1.0.tar.gz"
+    pages = {"/simple/kvpeak-secret/": f'<a href="/{file}">{file}</a>'.encode()}
+    pages[f"/{file}"] = packed.getvalue()
+    password = "Basic " + base64.b64encode(b"me:PASSWORD").decode()
+
+    class Index(BaseHTTPRequestHandler):
+        def do_GET(self):
+            known = self.headers.get("Authorization") == password
+            found = pages.get(self.path) if known else b""
+            self.send_response(401 if not known else 200 if found else 404)
+            self.send_header("Content-Type", "text/html")
+            self.send_header("WWW-Authenticate", "Basic")
+            self.send_header("Content-Length", str(len(found or b"")))
+            self.end_headers()
+            self.wfile.write(found or b"")
+
+        def log_message(self, *_):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://me:PASSWORD@127.0.0.1:{server.server_port}/simple", seen
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("variable", "before"),
+    [
+        ("UV_INDEX", "mine="),
+        ("UV_EXTRA_INDEX_URL", ""),
+        ("UV_INDEX_URL", ""),
+        ("UV_DEFAULT_INDEX", ""),
+    ],
+)
+def test_a_build_sees_no_password_of_an_index(shared, monkeypatch, index, variable, before):
+    """The index is used all the same: when versions are found, and when they are installed."""
+    address, seen = index
+    for name in ("UV_OFFLINE", *ADDRESSES[UV]):
+        monkeypatch.delenv(name, raising=False)
+    if variable in ("UV_INDEX", "UV_EXTRA_INDEX_URL"):
+        monkeypatch.setenv("UV_DEFAULT_INDEX", address.replace("/simple", "/none"))
+    monkeypatch.setenv(variable, before + address)
+    monkeypatch.setenv("PIP_INDEX_URL", address)
+    monkeypatch.setenv("UV_LINK_MODE", "copy")
+    compiled = resolve._uv_compile(["kvpeak-secret"], "", [])
+    assert compiled.stdout.startswith("kvpeak-secret==1.0"), compiled.stderr
+    assert "PASSWORD" not in compiled.stdout
+    lock = Path("lock.txt")
+    lock.write_text(compiled.stdout)
+    with address_options(UV) as addresses:
+        install = [*UV, "pip", "install", "--no-cache", "--target", "site", "--require-hashes"]
+        build._run("c", [*install, *addresses, "-r", str(lock)])
+    assert Path("site/kvpeak_secret-1.0.dist-info").is_dir()
+    assert seen.read_text().count("UV_LINK_MODE") >= 2
+    assert "PASSWORD" not in seen.read_text()
+
+
+def test_pip_takes_addresses_from_a_file(shared, monkeypatch, index):
+    address, seen = index
+    monkeypatch.setenv("PIP_INDEX_URL", address)
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    wheels._download(Path("down"), "--no-deps", "--no-build-isolation", "kvpeak-secret")
+    assert Path("down/kvpeak_secret-1.0.tar.gz").exists()
+    assert seen.exists() and "PASSWORD" not in seen.read_text()
+
+
+def test_the_file_of_addresses_is_its_owners(monkeypatch):
+    monkeypatch.setenv("UV_FIND_LINKS", "https://a:b@h/x,/folder")
+    with address_options(UV) as (_, name):
+        assert Path(name).parent.stat().st_mode & 0o077 == 0
+        assert Path(name).read_text() == "--find-links https://a:b@h/x\n--find-links /folder\n"
+    assert not Path(name).exists()
+    assert "UV_FIND_LINKS" not in installer_environment(UV)
+
+
+def test_a_build_of_an_engine_sees_no_password_of_a_proxy(monkeypatch):
+    """pip, uv and git, which need it, do; a proxy without a password is everybody's."""
+    monkeypatch.setenv("https_proxy", "http://u:PASSWORD@h:9")
+    monkeypatch.setenv("ALL_PROXY", "u:PASSWORD@h:9")
+    monkeypatch.setenv("http_proxy", "http://h:9")
+    assert programs.environment()["http_proxy"] == "http://h:9"
+    assert "PASSWORD" not in str(programs.environment())
+    for program in (PIP, UV):
+        assert installer_environment(program)["https_proxy"] == "http://u:PASSWORD@h:9"

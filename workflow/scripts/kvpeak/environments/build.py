@@ -16,7 +16,8 @@ from kvpeak.base.layout import environment_python
 from kvpeak.base.untrusted import read_object
 from kvpeak.environments.resolve import PATIENCE, Resolution, one_line, resolved
 from kvpeak.system.host import missing_packages
-from kvpeak.system.programs import INSTALLERS, UV, environment, run_program
+from kvpeak.system.installers import UV, address_options, installer_environment
+from kvpeak.system.programs import run_program
 
 INSTALL_S = 3000.0  # seconds for everything that is downloaded and built
 
@@ -38,7 +39,8 @@ def build(commit: str, resolution: Resolution) -> Path:
     # what comes from a git revision has no hash; its commit is in the lock
     hashes = [] if " @ git+" in resolution.lock else ["--require-hashes"]
     install = ["pip", "install", "--python", str(python), "--no-deps", "--compile-bytecode"]
-    _run(commit, [*UV, *install, *hashes, "-r", str(lock)])
+    with address_options(UV) as addresses:
+        _run(commit, [*UV, *install, *hashes, *addresses, "-r", str(lock)])
     return python
 
 
@@ -111,7 +113,7 @@ def _digest(record: str | None) -> str:
 
 def _run(commit: str, command: list[str]) -> None:
     """Run one step, its output to standard error. Raises Unavailable if it fails."""
-    done = run_program(command, INSTALL_S, variables=PATIENCE | environment(*INSTALLERS))
+    done = run_program(command, INSTALL_S, variables=PATIENCE | installer_environment(UV))
     if done.returncode:
         raise Unavailable(
             f"commit {commit}: its environment cannot be made: {one_line(done.stderr)}; "

@@ -25,7 +25,8 @@ from kvpeak.base.untrusted import read_object
 from kvpeak.environments.releases import until
 from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
 from kvpeak.system.host import installed_version, missing_packages
-from kvpeak.system.programs import INSTALLERS, UV, environment, hosts_only
+from kvpeak.system.installers import UV, address_lines, installer_environment
+from kvpeak.system.programs import hosts_only
 
 PINS = Path("requirements/runtime.txt")
 PINNED, OF_ITS_TIME, NEWEST = "as pinned", "of its time", "as its constraints allow"
@@ -164,7 +165,8 @@ def _compiled(wanted: list[str], limits: str, newest: str | None) -> tuple[str, 
 def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.CompletedProcess:
     with tempfile.TemporaryDirectory() as folder:
         asked, limited = Path(folder, "wanted.txt"), Path(folder, "limits.txt")
-        asked.write_text("\n".join(wanted) + "\n", encoding="utf-8")
+        lines = [*address_lines(UV), *wanted, ""]
+        asked.write_text("\n".join(lines), encoding="utf-8")
         limited.write_text(limits, encoding="utf-8")
         command = [
             *(*UV, "pip", "compile", str(asked), "-c", str(limited)),
@@ -179,7 +181,7 @@ def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.C
                 timeout=MOST_SECONDS,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env=PATIENCE | environment(*INSTALLERS),
+                env=PATIENCE | installer_environment(UV),
             )
         except subprocess.TimeoutExpired:
             raise Unavailable(f"the resolver took more than {MOST_SECONDS} s") from None

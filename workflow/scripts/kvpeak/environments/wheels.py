@@ -7,7 +7,8 @@ from pathlib import Path
 from kvpeak.base.errors import Unavailable
 from kvpeak.environments.resolve import PINS, resolve
 from kvpeak.system.host import missing_packages
-from kvpeak.system.programs import INSTALLERS, PIP, environment, hosts_only, last_line, run_program
+from kvpeak.system.installers import PIP, address_options, installer_environment
+from kvpeak.system.programs import hosts_only, last_line, run_program
 
 BUILDERS = ("setuptools", "wheel")  # what builds the pinned packages that come as source only
 DOWNLOAD_S = 7200.0
@@ -44,7 +45,9 @@ def collect(commits: dict[str, dict], models: dict[str, dict], accel: str, folde
 def _download(folder: Path, *what: str) -> None:
     command = [*PIP, "download", "--quiet", "--disable-pip-version-check"]
     command += ["--dest", str(folder), *what]
-    done = run_program(command, DOWNLOAD_S, variables=environment(*INSTALLERS))
+    with address_options(PIP) as addresses:
+        command += addresses
+        done = run_program(command, DOWNLOAD_S, variables=installer_environment(PIP))
     if done.returncode:
         said = hosts_only(last_line(done.stderr))
         raise Unavailable(f"pip download ended with {done.returncode} ({said})")

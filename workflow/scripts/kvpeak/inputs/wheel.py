@@ -12,7 +12,8 @@ from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import check_contents, sha256_of
 from kvpeak.base.numbers import GIB, MIB
 from kvpeak.base.untrusted import open_archive
-from kvpeak.system.programs import INSTALLERS, PIP, environment, hosts_only, last_line, run_program
+from kvpeak.system.installers import PIP, address_options, installer_environment
+from kvpeak.system.programs import hosts_only, last_line, run_program
 
 MOST_BYTES = 64 * GIB  # unpacked: a wheel may be made to fill the disk
 DOWNLOAD_S = 3600.0
@@ -80,8 +81,13 @@ def fetch(pin: str, folder: Path, wheels: Path | None) -> Path:
         _check_wheels(given)
     if wheels:
         command += ["--no-index", "--find-links", str(wheels)]
-    command += [pin]
-    pip = run_program(command, DOWNLOAD_S, variables=environment(*INSTALLERS), capture=True)
+    with address_options(PIP) as addresses:
+        pip = run_program(
+            [*command, *addresses, pin],
+            DOWNLOAD_S,
+            variables=installer_environment(PIP),
+            capture=True,
+        )
     if pip.returncode:
         reason = hosts_only(last_line(pip.stderr)) or "pip failed"
         if "connection broken" in pip.stderr:  # pip ends with "no matching distribution" then

@@ -5,7 +5,7 @@ repository names.
 from pathlib import Path
 
 from kvpeak.base.errors import Unavailable
-from kvpeak.system.programs import SSH, environment, last_line, run_program
+from kvpeak.system.programs import PROXIES, SSH, environment, last_line, run_program
 
 # No transport that is a command, no helper and no hook of a repository; a connection that stalls
 # ends.
@@ -32,7 +32,7 @@ def git(*arguments: str, folder: Path | None = None, limit_s: float = QUICK_S) -
         done = run_program(
             ["git", *SAFE, *where, *arguments],
             limit_s,
-            variables=environment(*SSH),
+            variables=environment(*SSH, *PROXIES),
             capture=True,
         )
     except Unavailable as error:

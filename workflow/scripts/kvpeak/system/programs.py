@@ -45,12 +45,6 @@ GROUPS = (
 )
 # What further variables our own engines may see, by their beginnings.
 OUR_ENGINES = ("KVPEAK_", "MLX_", "PYTHON", "METAL_", "MTL_", "TRANSFORMERS_", "TOKENIZERS_")
-INSTALLERS = ("PIP_", "UV_")  # where packages come from; only for pip and uv themselves
-# -P: nothing is imported from the folder in which they start. uv takes uv.toml and pyproject.toml
-# from every folder above its project, whoever put them there; / has none above it. The user's and
-# the system's configuration count as ever.
-PIP = (sys.executable, "-P", "-m", "pip")
-UV = (sys.executable, "-P", "-m", "uv", "--project", "/")
 SSH = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_")  # only for git itself
 # git counts its GIT_CONFIG_KEY_1 and so on: all go, or it stops at the one that is missing.
 GIT_COUNTED = ("GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
@@ -63,9 +57,13 @@ LAST_LINES = 4096  # bytes of what a program printed, for a message
 
 
 def environment(*more: str) -> dict[str, str]:
-    """The variables for a program that is not ours; `more`: beginnings of further names."""
+    """The variables for a program that is not ours; `more`: beginnings of further names. The
+    address of a proxy that holds a password is only in it if `more` names it.
+    """
 
     def may_be_seen(name: str, value: str) -> bool:
+        if name in PROXIES and "@" in value:  # a password
+            return name in more
         if name in ALLOWED:
             return True
         if SECRET.search(name) or name.startswith(GIT_COUNTED):

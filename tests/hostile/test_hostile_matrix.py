@@ -20,8 +20,10 @@ from stranger import hidden
 from test_matrix import BASE
 
 from kvpeak.cli import start
+from kvpeak.experiment.checks import TAKEN
 from kvpeak.experiment.config_file import ConfigError, load_yaml, validate
 from kvpeak.experiment.matrix import Matrix, load_matrix
+from kvpeak.experiment.plan import read_of
 
 ROOT = Path(__file__).parents[2]
 COLUMNS = ("prompt_tokens", "generated_tokens")  # that a command's table has to have
@@ -459,3 +461,58 @@ def test_a_matrix_reads_nothing_of_yours_through_a_link(tmp_path, monkeypatch, k
     (theirs / name).symlink_to(mine / name)
     with pytest.raises(ConfigError, match=f"{key}: .* leads out of the project through a link"):
         Matrix(said, "m.yaml")
+
+
+@pytest.mark.parametrize("key", ["corpus", "config", "recordings"])
+@pytest.mark.parametrize("path", [".git/config", "config/.env", "config/.x/y", ".kvpeak", "./.env"])
+def test_a_matrix_reads_no_hidden_file(key, path):
+    """Its text would be tokens in prompts/, which are passed on."""
+    said = copy.deepcopy(BASE)
+    if key == "recordings":
+        said["recordings"] = path
+    else:
+        section, name = ("models", "tiny") if key == "config" else ("prompts", "short")
+        said[section][name][key] = path
+    with pytest.raises(ConfigError, match=f"{key}: .*no part of which begins with a dot"):
+        Matrix(said, "m.yaml")
+
+
+def test_a_matrix_reads_no_hidden_file_through_a_link(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = copy.deepcopy(BASE)
+    said["models"] = {"tiny": {"kind": "random", "config": "shapes.json"}}
+    said["prompts"] = {"p": {"corpus": "notes.txt", "tokens": 4}}
+    said |= {"compare": [], "exclude": [], "include": []}
+    Path("shapes.json").write_text(TINY_MODEL)
+    Path(".secret").write_text("my words")
+    Path("notes.txt").symlink_to(".secret")
+    with pytest.raises(ConfigError, match=r"corpus: .*: leads to a hidden file"):
+        Matrix(said, "m.yaml")
+    Path("notes.txt").unlink()
+    Path("notes.txt").write_text("words of theirs")
+    assert read_of(Matrix(said, "m.yaml")) == "It reads notes.txt, shapes.json."
+
+
+LOGS = {
+    "commits": ("aggregate.log", "Plan.LOG", "models", "envs", "engines", "prompts", "pools"),
+    "models": ("shapes", "tiny.shapes"),
+}
+
+
+@pytest.mark.parametrize(
+    ("section", "name"), [(section, name) for section in LOGS for name in LOGS[section]]
+)
+def test_a_name_that_is_that_of_a_log_is_refused(section, name):
+    """All would be measured, and then no table could be made."""
+    said = copy.deepcopy(BASE)
+    said[section][name] = next(iter(said[section].values()))
+    with pytest.raises(ConfigError, match=f"{section}.{name}: kvpeak has a folder or a log"):
+        Matrix(said, "m.yaml")
+
+
+def test_every_log_of_a_rule_has_its_name_taken():
+    """A rule whose log a commit's folder could be is not to be forgotten."""
+    rules = "".join(file.read_text() for file in (ROOT / "workflow/rules").glob("*.smk"))
+    first = set(re.findall(r'"results/logs/([^/"]+)', rules)) - {"{cell}"}
+    assert len(first) > 10
+    assert all(TAKEN["commit"].fullmatch(name) for name in first)

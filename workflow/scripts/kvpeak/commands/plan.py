@@ -15,7 +15,7 @@ from kvpeak.base.layout import model_folder, prompt_file
 from kvpeak.base.made import FAILED
 from kvpeak.commands.cut_prompt import limited
 from kvpeak.experiment.matrix import Matrix, load_matrix
-from kvpeak.experiment.plan import executed, plan_csv, plan_summary, told
+from kvpeak.experiment.plan import executed, plan_csv, plan_summary, read_of, told
 from kvpeak.experiment.preparation import needs
 from kvpeak.experiment.workloads import longest
 from kvpeak.inputs.prompts import check_prompt
@@ -47,6 +47,7 @@ def run(given: argparse.Namespace) -> None:
     if given.out:
         write_together(given.out.parent, {given.out.name: plan_csv(matrix)})
     print(plan_summary(matrix))
+    print(read_of(matrix))
     if brought := executed(matrix):
         print("It brings to be executed:", *brought, sep="\n  ")
     else:

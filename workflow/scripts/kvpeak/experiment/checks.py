@@ -6,7 +6,7 @@ from pathlib import Path
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.model_config import sizes
-from kvpeak.base.roots import check_in_project
+from kvpeak.base.roots import ROOTS, check_in_project
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, shown
 from kvpeak.experiment.engines import COMMAND, ENGINES, caps_of
 from kvpeak.experiment.workloads import longest, name_of, said_by, spell
@@ -22,6 +22,13 @@ NAMES_A_PLACE = re.compile(
     r"PATH|LIB|FILE|DIR|HOME|TEMP|TMP|CACHE|LOG|DUMP|OUT|TRACE|INJECT|TOOL|VISIBLE|TOKEN|KEY|SECRET"
 )
 RECORDINGS = ("peaks.json", "snapshots.zip")  # the files of a folder of recordings
+# Names beside whose folders the steps' own folders and logs lie.
+TAKEN = {
+    "commit": re.compile(
+        r"calibration|engines|envs|instruments|models|pools|prompts|.*\.log", re.IGNORECASE
+    ),
+    "model": re.compile(r"shapes|.*\.shapes", re.IGNORECASE),
+}
 A_WORD = re.compile(r"[\w.,:+-]{0,200}", re.ASCII)
 
 # The section of matrix.yaml that lists the names on each axis.
@@ -44,16 +51,23 @@ def check_matrix(matrix) -> None:
 
 def _check_paths(matrix) -> None:
     """Raises ConfigError for a file that would be read from outside the project, through a link."""
-    paths = {f"prompts.{name}.corpus": entry["corpus"] for name, entry in matrix.prompts.items()}
-    paths |= {
-        f"models.{name}.config": entry["config"]
-        for name, entry in matrix.models.items()
-        if "config" in entry
-    }
-    for key, path in paths.items():
+    for path, key in files_of(matrix).items():
         _check_in_project(matrix, key, path)
-    for name in RECORDINGS if matrix.recordings else ():
-        _check_in_project(matrix, "recordings", f"{matrix.recordings}/{name}")
+
+
+def files_of(matrix) -> dict[str, str]:
+    """Every file that the matrix names to be read, with the first key that does."""
+    named = [(f"prompts.{name}.corpus", each["corpus"]) for name, each in matrix.prompts.items()]
+    named += [
+        (f"models.{name}.config", each["config"])
+        for name, each in matrix.models.items()
+        if "config" in each
+    ]
+    named += [
+        ("recordings", f"{matrix.recordings}/{name}")
+        for name in (RECORDINGS if matrix.recordings else ())
+    ]
+    return {path: key for key, path in reversed(named)}
 
 
 def _check_in_project(matrix, key: str, path: str) -> None:
@@ -65,6 +79,17 @@ def _check_in_project(matrix, key: str, path: str) -> None:
             key,
             f"{shown(path)}: leads out of the project through a link; expected a file inside it",
         ) from None
+    if _is_hidden(Path(path).resolve()):
+        raise ConfigError(
+            matrix.file, key, f"{shown(path)}: leads to a hidden file; expected one that is not"
+        )
+
+
+def _is_hidden(file: Path) -> bool:
+    """Whether a part of a path below the project, or below a root of it, begins with a dot."""
+    roots = [root.resolve() for root in (Path(), *ROOTS)]
+    below = [file.relative_to(root).parts for root in roots if file.is_relative_to(root)]
+    return any(part.startswith(".") for part in min(below, key=len, default=()))
 
 
 def _check_recordings(matrix) -> None:
@@ -83,6 +108,12 @@ def _check_names(matrix) -> None:
     for axis in AXES:
         seen: dict[str, str] = {}
         for name in matrix.axis(axis):
+            if axis in TAKEN and TAKEN[axis].fullmatch(name):
+                raise ConfigError(
+                    matrix.file,
+                    f"{SECTION[axis]}.{name}",
+                    "kvpeak has a folder or a log of that name; expected another name",
+                )
             if (other := seen.setdefault(name.lower(), name)) != name:
                 raise ConfigError(
                     matrix.file,

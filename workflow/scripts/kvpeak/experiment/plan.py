@@ -11,6 +11,7 @@ from kvpeak.base.made import UNAVAILABLE
 from kvpeak.base.tables import csv_text
 from kvpeak.base.text import exact
 from kvpeak.environments.requirements import completed
+from kvpeak.experiment.checks import files_of
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import not_made
 from kvpeak.experiment.requests import digest
@@ -66,6 +67,11 @@ def executed(matrix: Matrix) -> list[str]:
     if any("pool" in options for options in matrix.variants.values()):
         lines.append("pools: compiles kvpeak's own buffer pools with this machine's C++ compiler")
     return [exact(line) for line in lines]
+
+
+def read_of(matrix: Matrix) -> str:
+    """The files of the project that the matrix has read, in one line."""
+    return exact(f"It reads {', '.join(sorted(files_of(matrix)))}.")
 
 
 def _brought(entry: dict) -> Iterator[str]:

@@ -198,7 +198,7 @@ def test_a_peak_that_was_reached_in_loading_is_named_so_and_has_the_parts_of_the
     assert found["title"].startswith("tiny takes 1,000 MiB while loading, and 700 on 513 tokens")
     assert (
         "reached while loading; the largest sample of the runs is 700 MiB. Of the 700 MiB while "
-        "running 20 MiB are weights, at most 280 other live arrays, at least 300 free memory that "
+        "running 20 MiB are weights, at most 280 other live arrays, 300 free memory that "
         "the pool keeps, and 100 the rest of the process"
     ) in found["answers"]["What takes the memory?"]
     assert "running (1,000 while loading)" in where_table(results, [])

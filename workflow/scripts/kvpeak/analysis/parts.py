@@ -1,8 +1,9 @@
 """What a peak consists of: weights, other live arrays, free memory that the pool keeps, the rest.
 
 The parts are those of one process, the one with the median peak: counters of different processes
-are never subtracted from one another. Live and kept bytes need not peak at the same moment, so that
-what is live beside the weights is at most that much, and what is kept at least that much. The
+are never subtracted from one another. Each counter is at its own peak, which need not be at the
+same moment, nor in the same run: of the process's peak what is live beside the weights is at most
+that much, and the rest at least; what is kept is the difference of two peaks. The
 allocator's counters are of the runs, so that the parts are too: where the peak was reached outside
 them, they add up to the largest sample of the runs.
 """

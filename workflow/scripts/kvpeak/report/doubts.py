@@ -4,7 +4,7 @@ from kvpeak.analysis.comparisons import PRACTICAL
 from kvpeak.analysis.headline import MISSED_MIB, is_lower_bound
 from kvpeak.analysis.results import repeats
 from kvpeak.analysis.setting import is_stock
-from kvpeak.analysis.statistics import FAR, MIN_OUTLIER_GROUP
+from kvpeak.analysis.statistics import FAR, MIN_OUTLIER_GROUP, OUTLIER_ALPHA
 from kvpeak.base.axes import AXES
 from kvpeak.base.fields import split_texts
 from kvpeak.report.markdown import Markdown, code, escape, number
@@ -293,8 +293,9 @@ def _of_single_runs(found: dict) -> list[Markdown]:
         shown += f"\n  - and {number(rest)} more" if rest > 0 else ""
         lines.append(
             f"{number(len(far))} of {number(len(summary))} cells have a run whose speed is far "
-            "from that of the cell's other runs (Grubbs' test, from "
-            f"{MIN_OUTLIER_GROUP} runs on, and more than {number(100 * FAR)} % off their median); "
+            f"from that of the cell's other runs (Grubbs' test at {number(100 * OUTLIER_ALPHA)} %, "
+            f"from {MIN_OUTLIER_GROUP} runs on, and more than {number(100 * FAR)} % off their "
+            "median); "
             f"it counts all the same:{shown}"
         )
     if len(found["harness"]) > 1:

@@ -213,8 +213,8 @@ def where_bytes_are(comparison: Comparison, pair: Pair) -> Figure | None:
         about=comparison.slug,
         title="Where the bytes are at the peak",
         alt=f"Parts of the peak, {where}. Kept free buffers: {spoken}.",
-        caption=f"The peak of each cell ({where}).{not_in_runs(largest(near))} Live and kept bytes "
-        "need not peak together: live is at most, kept at least that much."
+        caption=f"The peak of each cell ({where}).{not_in_runs(largest(near))} Each counter is "
+        "at its own peak: what is live is at most that much, the rest at least."
         + one_process(largest(near))
         + sampled([pair]),
         svg=svg(figure),

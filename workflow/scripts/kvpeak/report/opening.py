@@ -245,7 +245,7 @@ def _takes(row: dict) -> str:
         first += f" (loading alone reaches {load:,.0f})"
     if row["parts"]:
         weights, live, kept, rest = row["parts"]
-        free = f"at least {kept:,.0f} free memory that the pool keeps, " * (round(kept) > 0)
+        free = f"{kept:,.0f} free memory that the pool keeps, " * (round(kept) > 0)
         first += (
             f". {_whole(row)} {weights:,.0f} MiB are weights, at most {live:,.0f} other live "
             f"arrays, {free}and {'at least ' * is_lower_bound(row)}{rest:,.0f} the rest of the "

@@ -44,8 +44,8 @@ def where_table(results: Results, compared: list[Comparison]) -> Markdown:
     notes = []
     if any(row["rounds"] > 1 for row in rows):
         notes.append(
-            "A row is the process with the median peak (of two the lower), so that its parts add "
-            "up."
+            "A row is the process with the median peak (of two the lower), each counter at its "
+            "own peak."
         )
     if any(map(is_lower_bound, rows)):
         notes.append("≥: sampled, a lower bound.")

@@ -29,13 +29,14 @@ min_version("9.27")
 
 
 include: "workflow/rules/common.smk"
-include: "workflow/rules/models.smk"
-include: "workflow/rules/prompts.smk"
-include: "workflow/rules/engines.smk"
 
 
-if not PARTIAL:  # else the results are files that nothing makes
+# With partial=true what they make is input as it is: nothing is measured, fetched or built.
+if not PARTIAL:
 
+    include: "workflow/rules/models.smk"
+    include: "workflow/rules/prompts.smk"
+    include: "workflow/rules/engines.smk"
     include: "workflow/rules/cells.smk"
 
 
@@ -46,11 +47,6 @@ include: "workflow/rules/report.smk"
 # Under a cluster's executor only the cells and the calibration are sent to its nodes.
 localrules:
     finding,
-    model,
-    shapes,
-    prompt,
-    environment,
-    engine,
     plan,
     planned,
     aggregate,

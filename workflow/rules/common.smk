@@ -246,7 +246,7 @@ REPLAY_FILES = [
 ]
 # Candle's pool is part of the finding where the matrix has an engine that replays it.
 REPLAY = (
-    "results/replay/cells.csv"
+    ["results/replay/cells.csv", "results/replay/peak-against-length.svg"]
     if any(entry["engine"] == "candle-replay" for entry in MATRIX.commits.values())
     else []
 )

@@ -1,6 +1,11 @@
 # Engines: an environment for each commit, a build for each external program.
 
 
+localrules:
+    environment,
+    engine,
+
+
 rule environment:
     input:
         again=lambda wildcards: again(f"results/envs/{wildcards.commit}/environment.json"),

@@ -1,6 +1,11 @@
 # Models: one folder each, with a model.json that names its source and the hash of every file.
 
 
+localrules:
+    model,
+    shapes,
+
+
 rule model:
     input:
         config=lambda wildcards: MATRIX.models[wildcards.model].get("config", []),

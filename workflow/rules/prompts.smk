@@ -1,6 +1,10 @@
 # Prompts: the corpus cut to an exact number of tokens of each model.
 
 
+localrules:
+    prompt,
+
+
 rule prompt:
     input:
         corpus=lambda wildcards: MATRIX.prompts[wildcards.prompt]["corpus"],

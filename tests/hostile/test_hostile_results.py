@@ -12,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 from xml.dom import minidom
 
@@ -28,11 +29,12 @@ from kvpeak.base.columns import RUNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
-from kvpeak.base.roots import check_root
+from kvpeak.base.made import tried_again
+from kvpeak.base.roots import check_own, check_root
 from kvpeak.base.untrusted import MOST_JSON
 from kvpeak.cli import start
 from kvpeak.experiment.matrix import Matrix
-from kvpeak.experiment.preparation import lacks_its_programs
+from kvpeak.experiment.preparation import lacks_its_programs, to_be_tried_again
 from kvpeak.experiment.requests import asked_otherwise
 from kvpeak.report.markdown import escape
 from kvpeak.report.page import page
@@ -313,6 +315,30 @@ def test_a_foreign_environment_is_made_again_and_not_taken(home, monkeypatch):
     assert not lacks_its_programs(record)
 
 
+@pytest.mark.parametrize("record", [{"own": False}, {"own": False, "packages": {}}, [], {}])
+def test_a_record_that_says_this_python_has_the_versions_is_not_believed(home, record):
+    """It may be honest, and of a machine that has them. Every cell would fail, for ever."""
+    file = home.results / "envs/mlx-0.32.4/environment.json"
+    file.write_text(json.dumps(record))
+    matrix = copy.deepcopy(TINY_MATRIX)
+    matrix["commits"]["mlx-0.32.4"]["packages"] = {"mlx": "0.31.1", "mlx-lm": "0.31.1"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home.project.folder)
+        path = file.relative_to(home.project.folder)
+        assert to_be_tried_again(path, matrix["commits"]["mlx-0.32.4"]["packages"])
+        assert not to_be_tried_again(path, TINY_MATRIX["commits"]["mlx-0.32.4"]["packages"])
+
+
+def test_a_record_of_a_build_that_says_nothing_is_no_build(home, monkeypatch):
+    monkeypatch.chdir(home.project.folder)
+    record = home.results / "engines/x/engine.json"
+    write_text(record, "{}\n")
+    record = record.relative_to(home.project.folder)
+    assert to_be_tried_again(record)
+    write_text(local_copy(record), "{}\n")
+    assert not to_be_tried_again(record)
+
+
 def test_a_foreign_resolution_is_not_read(home, monkeypatch):
     """What is installed is decided by .kvpeak/resolutions, which is made here."""
     from kvpeak.environments.resolve import known
@@ -484,13 +510,99 @@ def test_a_file_of_the_future_ends_nothing_and_takes_nothing_away(home, name):
     home.snakemake("-n")
 
 
+@pytest.mark.parametrize("name", ["prompts/tiny/alice-16.json", "prompts/alice.txt"])
+def test_a_link_of_the_future_is_one_although_its_file_is_of_today(home, name):
+    """Snakemake takes the later time of both."""
+    file = home.project.folder / name
+    file.rename(file.with_name("today"))
+    file.symlink_to("today")
+    os.utime(file, (4e9, 4e9), follow_symlinks=False)
+    assert f"{name}: was changed " in (said := home.snakemake("-n", code=1))
+    assert "; touch -h it, or set the clock" in said
+
+
+def test_a_corpus_of_the_future_anywhere_in_the_project_is_named(home):
+    """It may be a link in a folder that nothing else looks into."""
+    folder = home.project.folder
+    (folder / "texts").mkdir()
+    (folder / "texts/a.txt").symlink_to("../prompts/alice.txt")
+    os.utime(folder / "texts/a.txt", (4e9, 4e9), follow_symlinks=False)
+    prompts = {"alice-16": {"tokens": 17, "corpus": "texts/a.txt"}}
+    home.project.set_matrix(TINY_MATRIX | {"prompts": prompts})
+    assert "texts/a.txt: was changed " in home.snakemake("-n", code=1)
+
+
 def test_what_kvpeak_keeps_in_snakemakes_folder_leads_nowhere(home):
-    """What the steps say is appended to one of these files."""
+    """What the steps say is appended to one of these files. A hard link is none that one sees."""
     messages = home.project.folder / ".snakemake/kvpeak.messages"
-    messages.unlink(missing_ok=True)
-    messages.symlink_to(home.mine)
-    assert ".snakemake/kvpeak.messages: a link; delete .snakemake" in home.snakemake(code=1)
-    home.unharmed()
+    for link in (messages.symlink_to, messages.hardlink_to):
+        messages.unlink(missing_ok=True)
+        link(home.mine)
+        said = home.snakemake(code=1)
+        assert ".snakemake/kvpeak.messages: a link, or no file of its own; delete .snake" in said
+        home.unharmed()
+    messages.unlink()
+    messages.write_text("of an earlier run")
+    home.snakemake("-n")
+    assert messages.read_text() == ""
+
+
+@pytest.mark.parametrize("name", ["kvpeak.lock", "kvpeak.missing", "kvpeak/again/x"])
+def test_whatever_kvpeak_keeps_has_one_name_and_leads_nowhere(tmp_path, name):
+    """The lock is emptied, and marks are touched."""
+    own, mine = tmp_path / ".snakemake", tmp_path / "mine"
+    mine.write_text("mine")
+    (own / name).parent.mkdir(parents=True)
+    (own / name).symlink_to(mine)
+    with pytest.raises(UserError, match="a link"):
+        check_own(own)
+    (own / name).unlink()
+    os.mkfifo(own / name)
+    with pytest.raises(UserError, match=r"no file of its own|a pipe"):
+        check_own(own)
+    (own / name).unlink()
+    (own / name).hardlink_to(mine)
+    os.utime(mine, (1e9, 1e9))
+    if "again" in name:  # it is no file that is written: it is made anew
+        check_own(own)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.chdir(tmp_path)
+            assert tried_again(Path("x"), True) == [".snakemake/kvpeak/again/x"]
+        assert mine.stat().st_mtime == 1e9
+    else:
+        with pytest.raises(UserError, match="no file of its own; delete "):
+            check_own(own)
+
+
+def test_snakemakes_folder_is_a_folder_that_can_be_listed(tmp_path, monkeypatch):
+    own = tmp_path / ".snakemake"
+    check_own(own)
+    (tmp_path / "yours").mkdir()
+    own.symlink_to("yours")
+    with pytest.raises(UserError, match="snakemake: a link; expected a folder; remove it"):
+        check_own(own)
+    own.unlink()
+    own.mkdir()
+
+    def scandir(folder):  # whoever runs this may be root
+        raise PermissionError(13, "Permission denied", str(folder))
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(UserError, match="Permission denied; expected a folder that can be listed"):
+        check_own(own)
+
+
+def test_marks_of_the_future_are_of_now_when_a_run_starts(home):
+    """The clock was wrong for a day, or an archive brought them along."""
+    own = home.project.folder / ".snakemake"
+    marks = [own / "kvpeak.missing", own / "kvpeak/again/results/envs/x/environment.json"]
+    marks[1].parent.mkdir(parents=True)
+    marks[1].touch()
+    for mark in marks:
+        os.utime(mark, (4e9, 4e9))
+    home.run(*home.project.command("--forcerun", "aggregate", "--config", "partial=true"))
+    assert (home.results / "summary.csv").exists()
+    assert all(mark.stat().st_mtime < time.time() + 1 for mark in marks)
 
 
 def test_a_root_that_is_a_link_leads_to_what_was_empty_or_was_noted(tmp_path, monkeypatch):

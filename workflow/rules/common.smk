@@ -25,13 +25,15 @@ AS_SET_BY_USER = "; ".join(
     for name in THREAD_LIMITS
 )
 
+MESSAGES = ".snakemake/kvpeak.messages"
+
 # What the steps print is in their logs. It is shown as well where nothing else says how the run goes on: with V=1, and
 # on the nodes of a cluster.
 SHOWN = (
     ""
     if shows_all()
     or not any(is_display(each) for each in workflow.logger_manager.get_log_handlers())
-    else "exec 2>>.snakemake/kvpeak.messages; "
+    else f"exec 2>>{MESSAGES}; "
 )
 
 # The steps run with the interpreter that runs Snakemake, whether or not its environment is active. A prefix
@@ -47,7 +49,7 @@ from kvpeak.commands.calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.environments.resolve import resolve_all
-from kvpeak.base.files import check_time
+from kvpeak.base.files import check_time, write_text
 from kvpeak.base.roots import check_own, ROOTS, check_root
 from kvpeak.base.layout import environment_python, model_folder
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
@@ -87,6 +89,7 @@ try:
         for root in ROOTS:
             check_root(root)
         check_own(Path(".snakemake"))
+        write_text(Path(MESSAGES), "")  # a new file, whatever was there
     if not os.path.exists(EXPECTED_FILE):
         raise UserError(
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"
@@ -100,7 +103,7 @@ try:
             restore(name, entry, model_folder(name))
             restore(name, entry | {"weights": "random"}, model_folder(name, shapes=True))
     GPUS = gpus_asked_for(config.get("gpus", 0), MATRIX.accelerator)
-except UserError as error:
+except (UserError, OSError) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
 
@@ -146,14 +149,16 @@ def needs_of(wildcards):
 
 
 @functools.cache
-def again(path):
+def again(path, packages=()):
     """An input for the step that makes `path`, if that has failed before: it is then newer than what the step
-    left, so that it runs again. Decided once: what fails now is for the next invocation."""
+    left, so that it runs again. Decided once: what fails now is for the next invocation.
+
+    packages: (name, version) of each that the environment at `path` is to have."""
     path = Path(path)
     if path.name == "runs.csv":
         renew = outcome_in(path.parent) in (FAILED, UNAVAILABLE)
     else:
-        renew = to_be_tried_again(path)
+        renew = to_be_tried_again(path, dict(packages))
     return tried_again(path, renew and workflow.is_main_process)
 
 
@@ -182,8 +187,7 @@ def note_missing(file=Path(".snakemake/kvpeak.missing")):
     """
     missing = [path for path in cells_here("runs.csv") if not os.path.exists(path)]
     if workflow.is_main_process and (missing or not file.exists()):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text("\n".join([str(time.time_ns()), *missing]) + "\n", encoding="utf-8")
+        write_text(file, "\n".join([str(time.time_ns()), *missing]) + "\n")
     return str(file)
 
 
@@ -216,6 +220,11 @@ def calibrations_here(kind="calibration"):
     return sorted(path for path in paths if not PARTIAL or os.path.exists(path))
 
 
+def packages_of(wildcards):
+    """The packages of the commit's environment, each with its version."""
+    return MATRIX.commits[wildcards.commit].get("packages", {})
+
+
 def dtypes_of(wildcards):
     """The types that the commit's cells compute in; every one if a model's own files have to say it."""
     models = {cell.model for cell in MATRIX.cells_here if cell.commit == wildcards.commit}
@@ -225,7 +234,7 @@ def dtypes_of(wildcards):
 
 def python_of(wildcards):
     """The interpreter of the commit's environment."""
-    own = missing_packages(MATRIX.commits[wildcards.commit].get("packages", {}))
+    own = missing_packages(packages_of(wildcards))
     return str(environment_python(wildcards.commit)) if own else "python"
 
 

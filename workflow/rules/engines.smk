@@ -8,14 +8,17 @@ localrules:
 
 rule environment:
     input:
-        again=lambda wildcards: again(f"results/envs/{wildcards.commit}/environment.json"),
+        again=lambda wildcards: again(
+            f"results/envs/{wildcards.commit}/environment.json",
+            tuple(packages_of(wildcards).items()),
+        ),
     output:
         "results/envs/{commit}/environment.json",
     log:
         "results/logs/envs/{commit}.log",
     threads: workflow.cores
     params:
-        packages=lambda wildcards: json.dumps(MATRIX.commits[wildcards.commit].get("packages", {})),
+        packages=lambda wildcards: json.dumps(packages_of(wildcards)),
     message:
         "Making the environment of {wildcards.commit}"
     shell:

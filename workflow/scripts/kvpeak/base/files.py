@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
@@ -89,16 +90,39 @@ def unlinked(root: Path, name: str | Path) -> Path:
     return root / name
 
 
-def check_contents(root: Path) -> None:
+def check_time(path: Path, changed_s: float | None = None) -> None:
+    """Raise UserError if a file, or a link to it, was last changed in the future: what is made of
+    it would be older than it, so that Snakemake makes it again and again, and throws it away.
+
+    changed_s: seconds of the clock, if they are known already. Raises OSError.
+    """
+    if changed_s is None:
+        changed_s = max(path.stat().st_mtime, path.lstat().st_mtime)
+    if late_s := is_late(changed_s):
+        touch = "touch -h" if path.is_symlink() else "touch"
+        raise UserError(
+            f"{path}: was changed {late_s:,.0f} s after now; {touch} it, or set the clock"
+        )
+
+
+def is_late(changed_s: float) -> float:
+    """How many seconds after now something was changed; 0 where clocks may differ by so much."""
+    late_s = changed_s - time.time()
+    return late_s if late_s > CLOCK_SLACK_S else 0.0
+
+
+def check_contents(root: Path, look_at: Callable[[Path, float], None] = check_time) -> None:
     """Raise UserError, one line, for the first thing below `root` that is not a regular file, a
-    folder that can be listed, or a link to a file inside it; and for a file of the future.
+    folder that can be listed, or a link to a file inside it.
 
     A folder that somebody handed over may hold a link through which is read or written elsewhere,
-    and a pipe or a device on which a program would wait. `root` itself may be a link.
+    and a pipe or a device on which a program would wait. `root` itself may be a link. `look_at`
+    gets each path and when it was changed, a link itself and not what it leads to.
     """
     inner, waiting = root.resolve(), [str(root)]
     while waiting:
-        for entry in _entries(waiting.pop()):
+        for entry in listed(waiting.pop()):
+            look_at(Path(entry.path), entry.stat(follow_symlinks=False).st_mtime)
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(entry.path)
             elif entry.is_symlink():
@@ -107,26 +131,11 @@ def check_contents(root: Path) -> None:
                 raise UserError(
                     f"{entry.path}: a pipe, a socket or a device; expected a file; remove it"
                 )
-            else:
-                check_time(Path(entry.path), entry.stat(follow_symlinks=False).st_mtime)
 
 
-def check_time(path: Path, changed_s: float | None = None) -> None:
-    """Raise UserError if a file was last changed in the future: what is made of it would be older
-    than it, so that Snakemake makes it again and again, and throws it away.
-
-    changed_s: seconds of the clock, if they are known already. Raises OSError.
-    """
-    late_s = (path.stat().st_mtime if changed_s is None else changed_s) - time.time()
-    if late_s > CLOCK_SLACK_S:
-        raise UserError(
-            f"{path}: was changed {late_s:,.0f} s after now; touch it, or set the clock"
-        )
-
-
-def _entries(folder: str) -> list[os.DirEntry]:
+def listed(folder: str | Path) -> list[os.DirEntry]:
     """What is in a folder; nothing if it is not there. One that cannot be listed may be entered all
-    the same, by who knows a name in it.
+    the same, by who knows a name in it: that is a UserError.
     """
     try:
         with os.scandir(folder) as entries:

@@ -121,5 +121,6 @@ def tried_again(path: Path, renew: bool) -> list[str]:
     file = layout.AGAIN / path
     if renew:
         file.parent.mkdir(parents=True, exist_ok=True)
+        file.unlink(missing_ok=True)  # it may be another file's second name
         file.touch()
     return [str(file)] if file.exists() else []

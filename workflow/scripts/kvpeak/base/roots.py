@@ -1,9 +1,10 @@
 """The folders of a project, which may lie on another disk: each may itself be a link."""
 
+import os
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import check_contents, inside, write_text
+from kvpeak.base.files import check_contents, inside, is_late, listed, write_text
 from kvpeak.base.layout import FINDING, LOCAL, MODELS, PROMPTS, RESULTS
 from kvpeak.base.untrusted import read_text
 
@@ -19,14 +20,28 @@ def check_in_project(path: str) -> None:
 
 
 def check_own(folder: Path) -> None:
-    """Raise UserError if what kvpeak itself keeps in Snakemake's folder leads elsewhere: an archive
-    may bring that along, too, and nobody sees it.
+    """Raise UserError if what kvpeak itself keeps in Snakemake's folder leads elsewhere, or has
+    another name as well: an archive may bring that along, too, and nobody sees it.
+
+    What is of the future there is of now afterwards, because nobody would look for it.
     """
-    for path in folder.glob("kvpeak*"):
-        if path.is_symlink():
-            raise UserError(f"{path}: a link; delete {folder}")
-        if path.is_dir():
-            check_contents(path)
+    if folder.is_symlink():
+        raise UserError(f"{folder}: a link; expected a folder; remove it")
+    for entry in listed(folder):
+        path, found = Path(entry.path), entry.stat(follow_symlinks=False)
+        if not entry.name.startswith("kvpeak"):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            check_contents(path, _set_to_now)
+        elif not entry.is_file(follow_symlinks=False) or found.st_nlink > 1:
+            raise UserError(f"{path}: a link, or no file of its own; delete {folder}")
+        else:
+            _set_to_now(path, found.st_mtime)
+
+
+def _set_to_now(path: Path, changed_s: float) -> None:
+    if is_late(changed_s):
+        os.utime(path, follow_symlinks=False)
 
 
 def check_root(root: Path) -> None:

@@ -13,6 +13,7 @@ from kvpeak.base.made import FAILED, NotMade, made_here, why_not_made
 from kvpeak.base.untrusted import read_bytes, read_object
 from kvpeak.experiment.engines import COMMAND
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.system.host import missing_packages
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,12 @@ def not_made(matrix: Matrix, cell: Cell, known: dict | None = None) -> NotMade |
     return None
 
 
-def lacks_its_programs(record: Path) -> bool:
+def lacks_its_programs(record: Path, packages: dict[str, str] | None = None) -> bool:
     """Whether what is recorded as made was made elsewhere, so that its programs are not here.
 
     Programs lie below .kvpeak/, with a copy of their record; one that is not equal is not theirs.
+    packages: what an environment is to have. One that this Python lacks is among its programs,
+    whatever the record says.
     """
     if record.name not in layout.PROGRAM_RECORDS:
         return False
@@ -83,25 +86,28 @@ def lacks_its_programs(record: Path) -> bool:
     except (OSError, UserError):
         return True
     try:
-        return _has_programs(said) and read_bytes(local) != said
+        needed = record.name == "engine.json" or missing_packages(packages or {})
+        return bool(needed or _is_of_its_own(said)) and read_bytes(local) != said
     except (OSError, UserError):
         return True
 
 
-def _has_programs(record: bytes) -> bool:
-    """Whether a record is that of a build, or of an environment of its own."""
+def _is_of_its_own(record: bytes) -> bool:
+    """Whether a record is that of an environment of its own."""
     try:
         said = json.loads(record)
     except (ValueError, RecursionError):
         return True
-    return isinstance(said, dict) and bool(said.get("own") or "program" in said)
+    return isinstance(said, dict) and bool(said.get("own"))
 
 
-def to_be_tried_again(path: Path) -> bool:
-    """Whether the step at `path` is to run again although its file is there."""
+def to_be_tried_again(path: Path, packages: dict[str, str] | None = None) -> bool:
+    """Whether the step at `path` is to run again although its file is there; `packages` is what
+    lacks_its_programs takes.
+    """
     if path.name == layout.MODEL_RECORD and path.exists() and not _is_own(path):
         return True  # a folder that was handed over, whose files nobody here has checked
-    return why_not_made(path) is not None or lacks_its_programs(path)
+    return why_not_made(path) is not None or lacks_its_programs(path, packages)
 
 
 def _is_own(record: Path) -> bool:

@@ -34,6 +34,7 @@ from kvpeak.base.files import inside
 from kvpeak.base.kv_caches import keeps_all
 from kvpeak.base.layout import MEMORY_FILE, MODELS
 from kvpeak.base.numbers import LARGEST, bounded
+from kvpeak.base.roots import check_in_project
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.experiment.requests import asked_otherwise
@@ -305,7 +306,7 @@ def of_the_caches(record: Record, measured: float | None) -> dict:
     config causes, as of_the_work does.
     """
     kv_cache, dtype = record.items("request")["kv_cache"], record.text("engine", "dtype")
-    config = read_config(record.items("request")["model"]["folder"])
+    config = config_of(record.items("request")["model"])
     if config is None:
         return {}
     formula = kv_bytes_per_token(config, dtype)
@@ -322,7 +323,7 @@ def of_the_work(record: Record, measured: float | None) -> dict:
     workload, whose tokens are not those of one prompt.
     """
     request, dtype = record.items("request"), record.text("engine", "dtype")
-    config = read_config(request["model"]["folder"])
+    config = config_of(request["model"])
     live = (record.text("engine", "method") or "live") == "live"
     if config is None or not live or not (keeps_all(request["kv_cache"]) or measured):
         return {}
@@ -349,6 +350,28 @@ def _packed(request: dict) -> bool:
     return request.get("engine", "mlx") != "mlx" and str(request["model"].get("file")).endswith(
         ".gguf"
     )
+
+
+def config_of(model: dict) -> dict | None:
+    """The config.json of a model that a request names. Where the model is not here, such as that of
+    imported results, it is the file that its matrix names; that does not say what is quantised.
+    """
+    here = read_config(model["folder"])
+    if here is not None or not (named := model.get("config")):
+        return here
+    stored = {"quantization": {"how": model["quantize"]}} if model.get("quantize") else {}
+    found = read_named(named)
+    return found and found | stored
+
+
+@cache
+def read_named(path: str) -> dict | None:
+    """A config of this project; None if it is not there, leads out, or is damaged."""
+    try:
+        check_in_project(path)
+        return read_object(Path(path))
+    except (OSError, UserError, ValueError):
+        return None
 
 
 @cache

@@ -12,7 +12,7 @@ from kvpeak.base.version import VERSION
 # A command is a module of kvpeak/commands/. These work anywhere …
 TOOLS = ("compare", "completion", "doctor", "pools", "predict")
 # … and these in the folder of an experiment, the one with config/ and results/.
-PROJECT = ("plan", "bisect", "failed", "publish", "fits")
+PROJECT = ("plan", "bisect", "failed", "publish", "import", "fits")
 COMMANDS = (*PROJECT, *TOOLS)
 
 EXIT_CODES = """exit codes:

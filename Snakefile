@@ -2,7 +2,7 @@
 #
 #   snakemake --cores 1 report/finding.md    run what is missing, render the finding
 #   snakemake -n                             show what would run
-#   snakemake --cores 1 --config partial=true    measure nothing, render what there is and list what is missing
+#   snakemake --cores 1 --config partial=true    measure nothing, render what there is, list what is missing
 #   snakemake --cores 1 plan                 write results/plan.csv: every cell, and why it does not run here
 #   snakemake --cores 1 check                exit 1 if a claim of config/expected.yaml fails
 #

@@ -9,45 +9,57 @@ import warm
 from conftest import ROOT, Project
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
-FINDING = "docs/findings/cpu-2026-12-01"
-RENDERED = ("--config", "partial=true", f"matrix={FINDING}/config/matrix.yaml", "--")
+FINDINGS = "docs/findings"
+CPU = f"{FINDINGS}/cpu-2026-12-01"
+GPU = f"{FINDINGS}/2026-12-h200"  # rendered again since it was measured: its summary has fewer
+
+
+def rendered(finding: str) -> tuple[str, ...]:
+    return ("--config", "partial=true", f"matrix={finding}/config/matrix.yaml")
 
 
 @pytest.fixture
 def clone(project) -> Project:
-    """A project with the configs and the finding of a checkout, in which nothing was measured."""
+    """A project with the configs and the findings of a checkout, in which nothing was measured."""
     shutil.copytree(ROOT / "config", project.folder / "config", dirs_exist_ok=True)
-    shutil.copytree(ROOT / FINDING, project.folder / FINDING)
+    for finding in (CPU, GPU):
+        shutil.copytree(ROOT / finding, project.folder / finding)
     return project
 
 
-def imported(project: Project) -> str:
-    done = warm.run([KVPEAK, "import", FINDING], project.folder, project.environment)
+def imported(project: Project, finding: str = CPU) -> str:
+    done = warm.run([KVPEAK, "import", finding], project.folder, project.environment)
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
 
 
-def test_an_imported_finding_has_the_tables_that_were_published(clone):
-    """Without its models, of which only the shapes are needed. Nothing is measured or made."""
-    said = imported(clone).splitlines()
-    assert said[0] == "cells: 37 imported"
-    assert said[-1].split()[1:] == ["--cores", "1", *RENDERED[:-1]]
-    names = [f"results/{name}.csv" for name in ("plan", "runs", "processes", "summary", "checks")]
-    done = clone.snakemake(*RENDERED, *names)
+@pytest.mark.parametrize(
+    ("finding", "cells", "tables"),
+    [(CPU, 37, ("plan", "runs", "processes", "summary", "checks")), (GPU, 114, ("plan", "runs"))],
+)
+def test_an_imported_finding_has_the_tables_that_were_published(clone, finding, cells, tables):
+    """Without its models, of which only the shapes are needed, and without its GPU. Nothing is
+    measured or made.
+    """
+    said = imported(clone, finding).splitlines()
+    assert said[0] == f"cells: {cells} imported"
+    assert said[-1].split()[1:] == ["--cores", "1", *rendered(finding)]
+    names = [f"results/{name}.csv" for name in tables]
+    done = clone.snakemake(*rendered(finding), "--", *names)
     assert done.returncode == 0, done.stdout
     for name in names:
-        assert clone.read(name) == clone.read(f"{FINDING}/{name}"), name
+        assert clone.read(name) == clone.read(f"{finding}/{name}"), name
     assert not (clone.folder / "models").exists()
-    assert clone.planned(*RENDERED, *names) == {}
+    assert clone.planned(*rendered(finding), "--", *names) == {}
 
 
 @pytest.mark.slow
 def test_an_imported_finding_is_rendered_as_it_was_published(clone):
     imported(clone)
-    done = clone.snakemake(*RENDERED[:-1])
+    done = clone.snakemake(*rendered(CPU))
     assert done.returncode == 0, done.stdout
-    found = clone.read("report/finding.md").replace(f" MATRIX={FINDING}/config/matrix.yaml", "")
-    assert found == clone.read(f"{FINDING}/finding.md")
+    found = clone.read("report/finding.md").replace(f" MATRIX={CPU}/config/matrix.yaml", "")
+    assert found == clone.read(f"{CPU}/finding.md")
     assert (clone.folder / "report/finding.html").exists()
 
 

@@ -22,10 +22,11 @@ rule planned:
         "results/logs/planned.log",
     params:
         here=str(MATRIX.accelerator),
+        measured="--measured" if PARTIAL else "",
     message:
         "Listing every cell of {input.matrix}, and why it did not run here"
     shell:
-        "python workflow/scripts/plan.py --matrix {input.matrix:q} --out {output:q}"
+        "python workflow/scripts/plan.py --matrix {input.matrix:q} {params.measured} --out {output:q}"
         " 2>&1 | tee {log:q} >&2"
 
 

@@ -84,7 +84,7 @@ try:
         if name not in ("matrix", "partial", "gpus"):
             raise UserError(f"--config {name}: unknown key; expected matrix, partial or gpus")
     PARTIAL = switched_on(config.get("partial", False))
-    MATRIX = load_matrix(MATRIX_FILE)
+    MATRIX = load_matrix(MATRIX_FILE, measured=PARTIAL)
     if workflow.is_main_process:
         for root in ROOTS:
             check_root(root)

@@ -29,6 +29,11 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, help="the plan as CSV (default: only the summary is shown)"
     )
     parser.add_argument(
+        "--measured",
+        action="store_true",
+        help="count a cell that has a result as one that runs here, wherever it was measured",
+    )
+    parser.add_argument(
         "--request",
         metavar="CELL",
         help="print what the engine of one cell (its path below results/cells/) is asked, as JSON",
@@ -36,7 +41,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> None:
-    matrix = load_matrix(given.matrix)
+    matrix = load_matrix(given.matrix, given.measured)
     if given.request:
         cell = matrix.cell(given.request)
         said = told(matrix, cell)

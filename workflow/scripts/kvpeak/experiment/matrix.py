@@ -26,12 +26,15 @@ MOST_COMBINATIONS = 2_000_000  # before `exclude`; looking at each takes about 5
 
 
 class Matrix:
-    """A checked matrix.yaml. Raises ConfigError (one line) on anything a user got wrong."""
+    """A checked matrix.yaml. Raises ConfigError (one line) on anything a user got wrong.
 
-    def __init__(self, data: dict, file: Path | str):
+    measured: a cell that has a result counts as one that runs here, wherever it was measured.
+    """
+
+    def __init__(self, data: dict, file: Path | str, measured: bool = False):
         validate(data, MATRIX, file)
         prompt, options = defaults("prompts", "*"), defaults("variants", "*")
-        self.file = file
+        self.file, self.measured = file, measured
         self.commits = {n: commit_entry(file, n, given) for n, given in data["commits"].items()}
         self.models = {n: model_entry(file, n, given) for n, given in data["models"].items()}
         self.prompts = {
@@ -159,8 +162,8 @@ class Matrix:
         """
         for cell in self.combinations:
             reason = self.reason_not_here(cell)
-            for number in self._rounds:
-                yield Cell(*cell.axes, number), reason
+            for each in self._processes(cell):
+                yield each, "" if self.is_measured(each) else reason
 
     @cached_property
     def cells_here(self) -> list[Cell]:
@@ -170,7 +173,11 @@ class Matrix:
         filled. They have no speed that an order could bias. So the largest are neighbours, and
         touch what the system still has at hand.
         """
-        here = [cell for cell in self.combinations if not self.reason_not_here(cell)]
+        here = [
+            cell
+            for cell in self.combinations
+            if not self.reason_not_here(cell) or any(map(self.is_measured, self._processes(cell)))
+        ]
         tokens = {name: entry["tokens"] for name, entry in self.prompts.items()}
         caps, sides = self.axis("cap"), self.compare[0]["axis"] if self.compare else ""
         live = [cell for cell in here if not self._is_replayed(cell)]
@@ -183,6 +190,13 @@ class Matrix:
             for number in self._rounds
             for cell in (cells if number % 2 else reversed(cells))
         ]
+
+    def is_measured(self, cell: Cell) -> bool:
+        """Whether the cell has a result that counts wherever it was measured."""
+        return self.measured and (layout.CELLS / cell.path / layout.RUNS_FILE).exists()
+
+    def _processes(self, cell: Cell) -> list[Cell]:
+        return [Cell(*cell.axes, number) for number in self._rounds]
 
     def _is_replayed(self, cell: Cell) -> bool:
         return self.commits[cell.commit]["engine"] == "candle-replay"
@@ -254,9 +268,9 @@ class Matrix:
             ) from None
 
 
-def load_matrix(file: Path | str = layout.MATRIX) -> Matrix:
+def load_matrix(file: Path | str = layout.MATRIX, measured: bool = False) -> Matrix:
     """Read and check a matrix file. Raises ConfigError."""
-    return Matrix(load_yaml(file), file)
+    return Matrix(load_yaml(file), file, measured)
 
 
 def _as_sets(selector: dict) -> dict[str, set[str]]:

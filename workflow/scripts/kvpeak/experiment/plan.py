@@ -28,7 +28,8 @@ def plan_csv(matrix: Matrix) -> str:
     """
     rows, known = [], {}
     for cell, reason in matrix.plan():
-        if not reason and (why := not_made(matrix, cell, known)) and why.outcome == UNAVAILABLE:
+        why = None if reason or matrix.is_measured(cell) else not_made(matrix, cell, known)
+        if why and why.outcome == UNAVAILABLE:
             reason = f"{UNAVAILABLE}: {why.reason}"
         here = "no" if reason else "yes"
         path = str(layout.CELLS / cell.path)

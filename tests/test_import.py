@@ -14,6 +14,9 @@ CPU = f"{FINDINGS}/cpu-2026-12-01"
 GPU = f"{FINDINGS}/2026-12-h200"  # rendered again since it was measured: its summary has fewer
 
 
+ANALYSIS = {"planned", "aggregate", "checks", "fits", "figures", "render", "page", "finding"}
+
+
 def rendered(finding: str) -> tuple[str, ...]:
     return ("--config", "partial=true", f"matrix={finding}/config/matrix.yaml")
 
@@ -70,3 +73,16 @@ def test_an_import_is_gone_on_with_and_replaces_nothing(clone):
     for cell in cells[:3]:
         shutil.rmtree(cell)
     assert "cells: 3 imported; 34 of their names were here already and stay\n" in imported(clone)
+
+
+def test_what_measures_nothing_has_no_rule_that_measures_or_makes(measured):
+    """Not even where everything is to be made again, or what cells need is gone."""
+    assert {"cell", "model"} < measured.planned("--forceall").keys()
+    assert measured.planned("--forceall", "--config", "partial=true").keys() == ANALYSIS
+    shutil.rmtree(measured.folder / ".snakemake")
+    for name in ("models", "results/envs", "results/calibration", "results/instruments"):
+        shutil.rmtree(measured.folder / name)
+    assert {"cell", "calibration", "environment"} < measured.planned().keys()
+    assert measured.planned("--config", "partial=true").keys() <= ANALYSIS
+    done = measured.snakemake("-n", "--config", "partial=true", "--", "models/tiny/model.json")
+    assert "MissingRule" in done.stdout or "No rule to produce" in done.stdout

@@ -46,19 +46,6 @@ def test_after_a_run_there_is_nothing_to_do(measured):
     assert measured.planned() == {}
 
 
-def test_what_measures_nothing_has_no_rule_that_measures_or_makes(measured):
-    """Not even where everything is to be made again, or what cells need is gone."""
-    assert {"cell", "model"} < measured.planned("--forceall").keys()
-    assert measured.planned("--forceall", "--config", "partial=true").keys() == ANALYSIS
-    shutil.rmtree(measured.folder / ".snakemake")
-    for name in ("models", "results/envs", "results/calibration", "results/instruments"):
-        shutil.rmtree(measured.folder / name)
-    assert {"cell", "calibration", "environment"} < measured.planned().keys()
-    assert measured.planned("--config", "partial=true").keys() <= ANALYSIS
-    done = measured.snakemake("-n", "--config", "partial=true", "--", "models/tiny/model.json")
-    assert "MissingRule" in done.stdout or "No rule to produce" in done.stdout
-
-
 def test_a_dry_run_shows_the_plan_and_runs_nothing(project):
     shown = project.snakemake("-n").stdout
     assert "config/matrix.yaml: 4 cells, 4 run here" in shown

@@ -69,6 +69,36 @@ def test_joules_that_are_no_number_name_their_column(process, text):
         process({"prefill_j": text, "prompt_tokens": 4})
 
 
+def test_a_long_text_that_is_no_number_is_named_by_its_beginning(process):
+    with pytest.raises(UserError, match="ttft_ms: " + "s" * 80 + ": expected a number"):
+        process({"ttft_ms": "s" * 100})
+
+
+def test_two_runs_of_one_number_are_refused(process, tmp_path):
+    with pytest.raises(UserError, match=f"^{tmp_path}/runs.csv: run: one of them is there twice"):
+        process({"run": 1}, {"run": 1})
+
+
+@pytest.mark.parametrize("other", ["abc", "zzz"])
+def test_runs_and_records_are_those_of_the_cell(process, tmp_path, other):
+    process({"model": "tiny"})
+    own = {"model": "".join(["ti", "ny"])}
+    assert read_process(tmp_path, own)[0]["runs"] == 1
+    said = f"^{tmp_path}/runs.csv: model: {other}: expected tiny, whose folder it is"
+    process({"model": other})
+    with pytest.raises(UserError, match=said):
+        read_process(tmp_path, own)
+    process({"model": other}, cell__model=other)
+    with pytest.raises(UserError, match=said.replace("runs.csv", "cell.json")):
+        read_process(tmp_path, own)
+
+
+def test_work_below_zero_is_none(process):
+    found = process(engine__kv_bytes_per_token=-5.0)
+    assert found["kv_bytes_per_token"] is None
+    assert process(engine__kv_bytes_per_token=0.0)["kv_bytes_per_token"] == 0
+
+
 @pytest.mark.parametrize(
     "part", [{"decode_s": 1e-290}, {"turn": "x"}, {"held_rss_mib": -1}, {"first_difference": 1e30}]
 )
@@ -127,7 +157,9 @@ def test_what_the_record_says_in_words(process):
         harness__dirty=True,
         flags=["load: busy"],
         detail="a\nb",
+        engine__pool={"setting": "candle,cap:4x"},
     )
+    assert (found["pool_rule"], process()["pool_rule"]) == ("candle,cap:4x", "")
     assert (found["method"], found["gpu"], found["env"]) == ("replayed: real", "1", "A=1; B=2")
     assert (found["loop"], found["kv_layers"]) == ("own", "full")
     assert (found["energy_source"], found["idle_w"]) == ("RAPL", 3.5)
@@ -274,7 +306,8 @@ def test_a_damaged_config_costs_the_row_its_work_only(process, tmp_path):
 
 
 def test_the_largest_sample_is_told_before_in_and_after_the_runs(process, tmp_path):
-    samples = [("load", 300), ("idle", 290), ("prefill-0", 200), ("idle", 210), ("decode-1", 250)]
+    samples = [("load", 300), ("idle", 290), ("prefill-0", 200), ("idle", 210), ("decode-0", 220)]
+    samples += [("prefill-1", 230), ("decode-1", 250)]
     samples += [("idle", 400), ("exit", 50)]
     lines = [f"{at},{phase},{size},{size}," for at, (phase, size) in enumerate(samples)]
     (tmp_path / "memory.csv").write_text("\n".join([",".join(MEMORY.names), *lines]) + "\n")

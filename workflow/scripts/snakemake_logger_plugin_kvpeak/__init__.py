@@ -3,6 +3,8 @@
 Snakemake looks for logger plugins by the names of packages. kvpeak/display has the work.
 """
 
+import logging
+
 from snakemake import cli
 from snakemake.logging import ColorizingTextHandler, DefaultFilter, DefaultFormatter
 from snakemake_interface_logger_plugins.base import LogHandlerBase
@@ -16,6 +18,9 @@ def _say(text: str, **_) -> None:
     open_screen().line(text)
 
 
+# What the file of Snakemake's log cannot hold in this locale's encoding is not in it. Python would
+# say so with a traceback for each line.
+logging.raiseExceptions = False
 # Before it has a logger, Snakemake prints which profile it takes, in 92 columns.
 cli.print = _say
 

@@ -3,6 +3,8 @@
 import re
 import unicodedata
 
+# How what a program prints, or the system says of one, is read, whatever the locale.
+OF_PROGRAMS = {"encoding": "utf-8", "errors": "replace"}
 # Control characters, lone surrogates, unassigned and private ones, and what changes the direction
 # of text.
 _UNSEEN = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"}

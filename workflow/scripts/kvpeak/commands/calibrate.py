@@ -14,6 +14,7 @@ from pathlib import Path
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_json
 from kvpeak.base.program import Usage
+from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.live.blas import load_blas
 from kvpeak.protocol.programs import SCRIPTS
 
@@ -46,7 +47,7 @@ def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
         name = machine.state(gpu and gpu.state())["name"]
         command = [python, str(SCRIPTS / "calibrate.py"), "--measure", "--dtypes", *dtypes]
         own = engine_environment(*OUR_ENGINES) | {"TMPDIR": str(temporary_folder())}
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False, env=own)
+        done = subprocess.run(command, stdout=subprocess.PIPE, **OF_PROGRAMS, check=False, env=own)
     if done.returncode:
         raise UserError(f"{commit}: exit code {done.returncode}; the lines above say why")
     return {"commit": commit, "machine": name} | json.loads(done.stdout)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.made import FAILED
-from kvpeak.base.text import plain
+from kvpeak.base.text import OF_PROGRAMS, plain
 from kvpeak.protocol.programs import SCRIPTS
 from kvpeak.protocol.request import load_request
 from kvpeak.runner.attempt import Stopped
@@ -46,7 +46,7 @@ def planned(out: Path, matrix: str, digest: str | None) -> dict:
     command = [sys.executable, program, "--matrix", matrix, "--request", str(out)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=LONGEST_PLAN
+            command, capture_output=True, **OF_PROGRAMS, check=False, timeout=LONGEST_PLAN
         )
     except subprocess.TimeoutExpired:
         raise UserError(f"plan.py took more than {LONGEST_PLAN} s for {out}") from None

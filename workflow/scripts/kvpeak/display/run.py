@@ -11,7 +11,7 @@ from kvpeak.base.layout import FINDING
 from kvpeak.base.text import plain
 from kvpeak.display import results
 from kvpeak.display.durations import CELL, Durations, about, spelled
-from kvpeak.display.screen import Stream, Terminal
+from kvpeak.display.screen import BARS, Stream, Terminal
 
 MISSING = Path(".snakemake/kvpeak.missing")  # written by workflow/rules/common.smk
 SLOW_STEP_S = 10  # a step other than a cell that took longer has a line of its own
@@ -122,7 +122,7 @@ class Run:
         gone, left = self._now() - self._begun, self._left()
         times = f"{spelled(gone)} gone" + (f", about {about(left)} left" if left else "")
         filled = BAR * done // total if total else 0
-        head = f"{'━' * filled}{'─' * (BAR - filled)} {done} of {total} cells, {times}"
+        head = f"{BARS[0] * filled}{BARS[1] * (BAR - filled)} {done} of {total} cells, {times}"
         return [head if total else times, *(self._at_work(step) for step in steps)]
 
     def _at_work(self, step: Step) -> str:

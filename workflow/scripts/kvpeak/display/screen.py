@@ -11,6 +11,7 @@ from rich.text import Text
 REFRESH_PER_S = 4
 STYLES = {"good": "", "bad": "bold red", "doubtful": "yellow", "head": "bold", "bar": "cyan"}
 INDENT = "  "
+BARS = "━─"  # what a bar is drawn with, done and to do
 
 
 class Stream:
@@ -36,6 +37,8 @@ class Terminal:
 
     def __init__(self, console: Console):
         self._console = console
+        shows = is_encodable(BARS, console.encoding)
+        self._spelled = {} if shows else str.maketrans(BARS, "=-")
         self._live: Live | None = None
 
     def line(self, text: str, style: str = "good") -> None:
@@ -47,7 +50,8 @@ class Terminal:
 
         def renderable() -> Text:
             width = self._console.width
-            lines = [part for text in draw(width) for part in wrapped(text, width)]
+            texts = (text.translate(self._spelled) for text in draw(width))
+            lines = [part for text in texts for part in wrapped(text, width)]
             return Text("\n".join(lines), style=STYLES["bar"], no_wrap=True)
 
         self._live = Live(
@@ -75,6 +79,15 @@ def wrapped(text: str, width: int) -> list[str]:
         width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
     )
     return wrap.wrap(text) or [""]
+
+
+def is_encodable(text: str, encoding: str) -> bool:
+    """Whether a terminal of this encoding shows the text."""
+    try:
+        text.encode(encoding)
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
 
 
 def open_screen(no_colour: bool = False) -> Stream | Terminal:

@@ -21,6 +21,7 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import write_json
+from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.base.untrusted import read_object
 from kvpeak.environments.releases import until
 from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
@@ -177,7 +178,7 @@ def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.C
             return subprocess.run(
                 command,
                 capture_output=True,
-                text=True,
+                **OF_PROGRAMS,
                 timeout=MOST_SECONDS,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

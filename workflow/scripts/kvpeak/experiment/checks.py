@@ -1,5 +1,6 @@
 """What the parts of a matrix ask of each other: selectors, comparisons, caps and lengths."""
 
+import os
 import re
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def files_of(matrix) -> dict[str, str]:
 
 
 def _check_in_project(matrix, key: str, path: str) -> None:
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ConfigError(
+            matrix.file,
+            key,
+            f"{shown(path)}: not a name in this locale's encoding; set LC_ALL=C.UTF-8",
+        ) from None
     try:
         check_in_project(path)
     except UserError:

@@ -29,6 +29,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.system.host import has_nvidia_gpu, installed_version
 
 REFERENCE = "reference BLAS of the MLX wheel"
@@ -202,7 +203,7 @@ def _compile(library: Path) -> None:
                 command,
                 input=SOURCE,
                 capture_output=True,
-                text=True,
+                **OF_PROGRAMS,
                 timeout=COMPILE_LIMIT_S,
                 check=False,
             )

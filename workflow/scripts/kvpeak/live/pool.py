@@ -16,6 +16,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from kvpeak.base.errors import Unsupported, UserError
+from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.live import device
 from kvpeak.pools import library, trace
 from kvpeak.pools.trace import Op, Trace
@@ -58,7 +59,7 @@ def build() -> Path:
 def made_of() -> dict[str, str]:
     """What the library is made of and with, for the record."""
     compiler = library.compiler()
-    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False)
+    said = subprocess.run([compiler, "--version"], capture_output=True, **OF_PROGRAMS, check=False)
     return {
         "sources": library.source_hash(),
         "headers": hashlib.sha256((_HEADERS / "mlx/allocator.h").read_bytes()).hexdigest()[:16],

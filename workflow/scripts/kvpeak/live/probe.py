@@ -20,6 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kvpeak.base.numbers import MIB
+from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.protocol.emit import Emit, peak_rss_mib
 from kvpeak.system.process_memory import Own, own_memory
 
@@ -110,7 +111,11 @@ def child(mib: int, before: Own, mark: Callable[[], None]) -> dict:
     code = f"from kvpeak.live.probe import be_child; be_child({mib})"
     environment = os.environ | {"PYTHONPATH": str(SCRIPTS)}
     done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-c", code],
+        env=environment,
+        stdout=subprocess.PIPE,
+        **OF_PROGRAMS,
+        check=True,
     )
     mark()
     return _host(before, 0) | {"tree_mib": before.footprint_mib + float(done.stdout)}

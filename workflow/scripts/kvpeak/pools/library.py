@@ -15,6 +15,7 @@ from functools import cache
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.text import OF_PROGRAMS
 
 NATIVE = Path(__file__).parent / "native"
 SOURCES = ("parameters.cpp", "pickle.cpp", "replay.cpp")
@@ -73,7 +74,7 @@ def compile_library(target: Path, sources=SOURCES, flags=()) -> None:
         built = Path(folder) / target.name
         command = [compiler(), *FLAGS, f"-I{folder}", f"-I{NATIVE}"]
         command += [*(str(NATIVE / source) for source in sources), *flags, "-o", str(built)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        done = subprocess.run(command, capture_output=True, **OF_PROGRAMS, check=False)
         if done.returncode:
             raise UserError(
                 f"{target.name}: {command[0]} could not build it: {done.stderr[-4000:]}"

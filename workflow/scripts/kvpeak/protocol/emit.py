@@ -13,6 +13,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import KIB, MIB
+from kvpeak.base.text import OF_PROGRAMS
 
 Emit = Callable[..., None]
 
@@ -62,5 +63,5 @@ def peak_rss_mib() -> float:
     """
     if sys.platform == "darwin":
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / MIB
-    status = Path("/proc/self/status").read_text()
+    status = Path("/proc/self/status").read_text(**OF_PROGRAMS)
     return int(re.search(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)[1]) / KIB

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from kvpeak.base.numbers import MIB
+from kvpeak.base.text import OF_PROGRAMS
 
 NO_LIMIT = 1 << 60  # version 1 writes a huge number where there is no limit
 
@@ -29,7 +30,7 @@ def memory_limits(root: Path = Path("/")) -> list[tuple[float, float]]:
 def _folders(root: Path) -> list[tuple[Path, tuple[str, str, str]]]:
     """The groups of this process from the innermost up, with the names of their files."""
     try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
+        lines = (root / "proc/self/cgroup").read_text(**OF_PROGRAMS).splitlines()
     except OSError:
         return []
     groups = [line.split(":", 2)[1:] for line in lines if line.count(":") >= 2]

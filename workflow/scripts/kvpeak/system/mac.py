@@ -14,6 +14,7 @@ import subprocess
 import sys
 
 from kvpeak.base.numbers import GIB, MIB
+from kvpeak.base.text import OF_PROGRAMS
 
 COMMANDS = {
     "batt": ["pmset", "-g", "batt"],
@@ -158,8 +159,7 @@ def _output(command: list[str]) -> str:
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
-            text=True,
-            errors="replace",
+            **OF_PROGRAMS,
             timeout=10,
             check=False,
             env=os.environ | {"LC_ALL": "C"},

@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 
 from kvpeak.base.numbers import MIB
+from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.system import mac
 from kvpeak.system.cgroup import memory_limits
 
@@ -206,6 +207,6 @@ def _on_battery(supplies: list[Path]) -> bool | None:
 
 def _text(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        return file.read_text(**OF_PROGRAMS).strip()
     except OSError:
         return ""

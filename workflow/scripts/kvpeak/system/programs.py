@@ -15,6 +15,7 @@ import threading
 from pathlib import Path
 
 from kvpeak.base.errors import Unavailable
+from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.system.leash import Leash
 from kvpeak.system.process_tree import ProcessTree, children, inherited_orphans
 
@@ -115,8 +116,7 @@ def _run(
             env=leash.marked(environment() if variables is None else variables),
             start_new_session=True,
             preexec_fn=leash.tie,  # safe: the programs that call this have a single thread
-            text=True,
-            errors="replace",
+            **OF_PROGRAMS,
         )
     except OSError as error:
         leash.release()

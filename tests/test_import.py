@@ -53,6 +53,7 @@ def test_an_imported_finding_has_the_tables_that_were_published(clone, finding, 
     for name in names:
         assert clone.read(name) == clone.read(f"{finding}/{name}"), name
     assert not (clone.folder / "models").exists()
+    assert not any(clone.folder.glob("results/logs/**/runs.csv"))  # a copy of what nothing removes
     assert clone.planned(*rendered(finding), "--", *names) == {}
 
 

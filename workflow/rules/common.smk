@@ -205,7 +205,8 @@ onsuccess:
 onstart:
     try:
         hold_project(Path(".snakemake/kvpeak.lock"))
-        keep_results(MATRIX.cells_here)
+        if not PARTIAL:  # which removes no result
+            keep_results(MATRIX.cells_here)
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(1)

@@ -184,6 +184,16 @@ def test_a_killed_engine_fails_its_cell_alone_and_the_next_run_repeats_only_that
     assert prepared.planned() == {}
 
 
+def test_a_cell_that_fails_again_is_tried_again(measured):
+    """Snakemake does not repeat a step for a newer input whose content it knows already."""
+    record = min(measured.folder.glob("results/cells/**/cell.json"))
+    marker = str(record.with_name("runs.csv").relative_to(measured.folder))
+    for _ in range(2):
+        record.write_text(record.read_text().replace('"outcome": "ok"', '"outcome": "failed"', 1))
+        assert measured.planned()["cell"] == 1
+        assert measured.snakemake(marker).returncode == 0
+
+
 @pytest.mark.slow
 @pytest.mark.fault("engine killed in turn 17 of 40, under Snakemake")
 def test_a_session_killed_in_turn_17_of_40_counts_for_nothing_and_runs_again(prepared):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import sha256_of, write_json
+from kvpeak.base.files import sha256_of, write_json, write_text
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 
@@ -115,12 +115,12 @@ def _hashed(path: Path, sha256: str, found: os.stat_result | None = None) -> Pat
 def tried_again(path: Path, renew: bool) -> list[str]:
     """What the step at `path` takes as an input so that it is tried again: nothing, or one file.
 
-    With `renew` the file is made newer than what the step left. It stays, because Snakemake repeats
-    a step whose inputs have become fewer.
+    With `renew` the file is made newer than what the step left, with another content: Snakemake
+    does not repeat a step for a small file that is the same. It stays, because Snakemake repeats a
+    step whose inputs have become fewer.
     """
     file = layout.AGAIN / path
     if renew:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.unlink(missing_ok=True)  # it may be another file's second name
-        file.touch()
+        # A new file: the old one may be another's second name.
+        write_text(file, f"{time.time_ns()}\n")
     return [str(file)] if file.exists() else []

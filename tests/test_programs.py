@@ -53,6 +53,7 @@ PROGRAMS = {
     "kvpeak plan": Program("--matrix nowhere.yaml", "", "--out {out}/plan.csv"),
     "kvpeak failed": Program("--matrix nowhere.yaml", ""),
     "kvpeak publish": Program("a --report nowhere.md", "a", "a --folder {out}"),
+    "kvpeak import": Program("nowhere"),
     "kvpeak compare": Program(
         "results nowhere", "results results", "results results --out {out}/a.md"
     ),

@@ -145,7 +145,7 @@ def facts_of(records: list[dict]) -> tuple[str, ...]:
     if random:
         whose = "All weights" if len(random) == len(models) else f"The weights of {listed(random)}"
         facts.append(
-            f"{whose} are random: memory and speed are as with real ones of this type and shape; "
+            f"{whose} are random: memory and speed should be as with real ones of this shape; "
             "the tokens are not."
         )
     types = dict.fromkeys(model["dtypes"] for model in models if model["dtypes"])

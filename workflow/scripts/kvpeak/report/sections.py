@@ -147,13 +147,11 @@ def _comparison_row(
     names = [code(pair.names[axis]) for axis in axes]
     marks = [" ⚑"] * bool(mark and pair.flags)
     marks += [" ∿"] * (not repeats(before) or not repeats(after))
-    if names:
-        names[0] = Markdown("".join([names[0], *marks]))
     methods = [" / ".join(dict.fromkeys((before["method"], after["method"])))]
+    first, *others = [*names, *(methods if with_method else []), peak_or_outcome(before)]
     return [
-        *names,
-        *(methods if with_method else []),
-        peak_or_outcome(before),
+        Markdown("".join([first, *marks])),
+        *others,
         peak_or_outcome(after),
         markdown.times(pair.peak_ratio),
         marked(before, "peak_pool_mib"),

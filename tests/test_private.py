@@ -68,7 +68,14 @@ SECRETS = {
     "CUDA_X_AUTH": "secret",
     "NVIDIA_PAT": "secret",
     "CARGO_REGISTRIES_MINE_INDEX": "https://u:secret@host/",
+    "CARGO_HTTP_PROXY": "user:secret@proxy:9",
+    "MLX_HTTP_PROXY": "secret@proxy:9",
+    "CARGO_REGISTRIES_A_INDEX": "user:secret@host/",
+    "RUSTUP_DIST_SERVER": "https://host/?t=secret",
+    "RUSTFLAGS": "-C linker=https://user:secret@host",
     "MLX_SECRET": "secret",
+    "MLX_SERVER": "https://user:secret@host",
+    "MLX_USERNAME": "secret",
 }
 PROXY = {"http_proxy": "http://user:secret@127.0.0.1:9"}
 
@@ -80,6 +87,13 @@ def test_what_is_measured_sees_no_secret_and_no_proxy(monkeypatch):
     assert found["MLX_ENABLE_TF32"] == "0"
     assert "secret" not in str(found)
     assert not environment().keys() & (SECRETS | PROXY).keys()
+
+
+def test_a_folder_with_the_sign_of_an_address_in_its_name_is_no_secret(monkeypatch):
+    paths = {"PATH": "bin:node@18", "LD_LIBRARY_PATH": "/opt/llvm@18/lib:/opt/openssl@3/lib"}
+    for name, value in paths.items():
+        monkeypatch.setenv(name, value)
+    assert environment().items() >= paths.items()
 
 
 def test_a_proxy_without_a_password_is_for_builds_too_and_not_for_what_is_measured(monkeypatch):

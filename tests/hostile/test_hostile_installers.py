@@ -307,12 +307,36 @@ def test_the_file_of_addresses_is_its_owners(monkeypatch):
     assert "UV_FIND_LINKS" not in installer_environment(UV)
 
 
+@pytest.mark.parametrize(
+    ("program", "name", "value"),
+    [
+        (PIP, "PIP_INDEX_URL", "me:PASSWORD@h/simple"),
+        (UV, "UV_DEFAULT_INDEX", "me:PASSWORD@h/simple"),
+        (UV, "UV_INDEX", "mine=me:PASSWORD@h/simple"),
+        (UV, "UV_INDEX_MINE_USERNAME", "PASSWORD"),
+        (UV, "UV_PYTHON_INSTALL_MIRROR", "https://h/?t=PASSWORD"),
+    ],
+)
+def test_what_a_package_is_built_with_is_no_password_however_it_is_written(
+    monkeypatch, program, name, value
+):
+    monkeypatch.setenv(name, value)
+    assert "PASSWORD" not in str(installer_environment(program))
+
+
 def test_a_build_of_an_engine_sees_no_password_of_a_proxy(monkeypatch):
     """pip, uv and git, which need it, do; a proxy without a password is everybody's."""
     monkeypatch.setenv("https_proxy", "http://u:PASSWORD@h:9")
     monkeypatch.setenv("ALL_PROXY", "u:PASSWORD@h:9")
+    monkeypatch.setenv("CARGO_HTTP_PROXY", "u:PASSWORD@h:9")
     monkeypatch.setenv("http_proxy", "http://h:9")
     assert programs.environment()["http_proxy"] == "http://h:9"
     assert "PASSWORD" not in str(programs.environment())
     for program in (PIP, UV):
         assert installer_environment(program)["https_proxy"] == "http://u:PASSWORD@h:9"
+
+
+def test_git_alone_is_given_the_agent_of_ssh(monkeypatch):
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
+    assert "SSH_AUTH_SOCK" not in programs.environment()
+    assert git("-c", "alias.shown=!env", "shown").count("SSH_AUTH_SOCK=/run/agent") == 1

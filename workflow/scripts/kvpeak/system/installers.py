@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kvpeak.system.programs import PROXIES, USERINFO, environment
+from kvpeak.system.programs import PROXIES, environment
 
 # -P: nothing is imported from the folder in which they start. uv takes uv.toml and pyproject.toml
 # from every folder above its project, whoever put them there; / has none above it. The user's and
@@ -42,13 +42,8 @@ def installer_environment(program: tuple[str, ...]) -> dict[str, str]:
     """The variables for PIP or UV: its own, without addresses of the net. They need the proxies,
     whose addresses they take from variables alone.
     """
-    proxies = (*PROXIES, "PIP_PROXY")
-    moved = _addresses(program)
-    return {
-        name: value
-        for name, value in environment(_OWN[program], *proxies).items()
-        if name not in moved and (name in proxies or not USERINFO.search(value))
-    }
+    given = environment(_OWN[program], *PROXIES, "PIP_PROXY")
+    return {name: value for name, value in given.items() if name not in _addresses(program)}
 
 
 def address_lines(program: tuple[str, ...]) -> list[str]:

@@ -49,8 +49,11 @@ OUR_ENGINES = ("KVPEAK_", "MLX_", "PYTHON", "METAL_", "MTL_", "TRANSFORMERS_", "
 SSH = ("SSH_AUTH_SOCK", "SSH_AGENT_PID", "GIT_")  # only for git itself
 # git counts its GIT_CONFIG_KEY_1 and so on: all go, or it stops at the one that is missing.
 GIT_COUNTED = ("GIT_CONFIG_COUNT", "GIT_CONFIG_KEY_", "GIT_CONFIG_VALUE_")
-SECRET = re.compile(r"TOKEN|SECRET|PASSW|CREDENTIAL|KEY|PRIVATE|AUTH|(^|_)PAT(_|$)", re.IGNORECASE)
-USERINFO = re.compile(r"://[^/\s]*@")  # an address with a password in it
+SECRET = re.compile(
+    r"TOKEN|SECRET|PASSW|CREDENTIAL|USERNAME|KEY|PRIVATE|AUTH|(^|_)PAT(_|$)", re.IGNORECASE
+)
+# An address with a password or a query in it; its scheme may be left out, as with a proxy.
+WITH_PASSWORD = re.compile(r"://[^/\s]*@|://\S*\?|(^|[\s,;='\"])[^/\s@:]*:[^/\s@]*@")
 ADDRESS = re.compile(r"(\w+://)(?:[^/\s]*@)?([\w.:\[\]-]*)[^\s)`'\"]*")
 END_S = 2.0  # for the rest of what an ended program wrote
 MOST_SAID = 16 << 20  # characters: a build may print a megabyte, and some never end
@@ -58,18 +61,20 @@ LAST_LINES = 4096  # bytes of what a program printed, for a message
 
 
 def environment(*more: str) -> dict[str, str]:
-    """The variables for a program that is not ours; `more`: beginnings of further names. The
-    address of a proxy that holds a password is only in it if `more` names it.
+    """The variables for a program that is not ours; `more`: further names, or their beginnings. An
+    address that holds a password is only in it if `more` has its whole name.
     """
 
     def may_be_seen(name: str, value: str) -> bool:
-        if name in PROXIES and "@" in value:  # a password
-            return name in more
+        if name in more:
+            return True
+        if "PROXY" in name.upper() and "@" in value:
+            return False
         if name in ALLOWED:
             return True
-        if SECRET.search(name) or name.startswith(GIT_COUNTED):
+        if SECRET.search(name) or name.startswith(GIT_COUNTED) or WITH_PASSWORD.search(value):
             return False
-        return name.startswith(more) or (name.startswith(GROUPS) and not USERINFO.search(value))
+        return name.startswith((*GROUPS, *more))
 
     return {n: value for n, value in os.environ.items() if may_be_seen(n, value)} | NO_QUESTIONS
 

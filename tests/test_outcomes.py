@@ -230,6 +230,9 @@ def test_a_cell_that_failed_before_its_engine_says_what_its_record_says():
     file.write_text(json.dumps(record, indent=1))
     told = {m.cell.prompt: (m.cause, m.log) for m in missing_cells(matrix())}
     assert told["s"] == ("the prompt is another one", file)
+    step = Path("results/logs", file.parent.relative_to("results/cells"), "cell.log")
+    step.write_text("the prompt is another one")
+    assert next(missing_cells(matrix())).log == step
     file.write_text(file.read_text()[:-2])
     assert "cell.json: expected JSON: " in next(missing_cells(matrix())).cause
 

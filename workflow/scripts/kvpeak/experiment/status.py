@@ -214,13 +214,16 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
 
 
 def _recorded(cell: Cell) -> tuple[str, Path]:
-    """What the record of a failed cell says of it, which may have failed before any start."""
-    file = layout.CELLS / cell.path / layout.RECORD_FILE
+    """What the record of a failed cell says of it, and the log of its start; of one that failed
+    before any, that of its step.
+    """
+    file, step = layout.CELLS / cell.path / layout.RECORD_FILE, layout.LOGS / cell.path / "cell.log"
     try:
         record = read_record(cell)
     except UserError as error:
         return str(error), file
-    return record["detail"] or "no message", Path(record["log"] or file)
+    log = Path(record["log"]) if record["log"] else step if step.exists() else file
+    return record["detail"] or "no message", log
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:

@@ -102,12 +102,22 @@ def test_the_ratio_is_the_geometric_mean_and_its_interval_student_s():
     ],
 )
 def test_a_pair_is_lower_or_higher_by_the_rule_of_the_sentence(peaks, counts):
-    """The line counts what `no difference above the noise` does not."""
+    """The line counts what `no difference of the peak above the noise` does not."""
     found = comparison(peaks, prompt_tokens=513, accelerator="cpu", peak_source="VmHWM")
     effect = pooled(found, "peak_mib")
     assert effect.counts == counts
-    nothing = "no difference by more than 5 % was found" in lead(found).sentence
+    nothing = "no difference of the peak by more than 5 % was found" in lead(found).sentence
     assert nothing == (effect.below + effect.above == 0)
+
+
+def test_where_the_peak_does_not_differ_the_pool_s_may():
+    found = comparison([(100, 99), (100, 97)], prompt_tokens=513)
+    assert "The pool's own peak" not in lead(found).sentence
+    for pair, pool in zip(found.pairs, ((80, 79), (70, 50)), strict=True):
+        pair.before["peak_pool_mib"], pair.after["peak_pool_mib"] = pool
+    assert lead(found).sentence.endswith(
+        " The pool's own peak differs by more than 5 % in 1 of them (most: 70 → 50 MiB)."
+    )
 
 
 def test_noise_is_named_only_where_several_processes_show_it():
@@ -324,3 +334,11 @@ def test_the_interval_is_for_these_cells_where_the_pairs_are_too_few():
         logs = np.log([each.ratio.value for each in changes])
         assert (enough.low, enough.high, enough.p) == t_interval(logs)
     assert pooled(of_speeds(some[:-1]), "peak_mib").p is None
+
+
+def test_of_one_pair_the_pool_s_peak_is_its():
+    found = comparison([(100, 99)], prompt_tokens=513)
+    found.pairs[0].before["peak_pool_mib"], found.pairs[0].after["peak_pool_mib"] = 70, 50
+    assert lead(found).sentence.endswith(
+        " The pool's own peak differs by more than 5 % (70 → 50 MiB)."
+    )

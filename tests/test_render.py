@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from xml.dom import minidom
 
 import pytest
@@ -22,7 +23,7 @@ from kvpeak.base.fields import join_texts
 from kvpeak.base.program import main
 from kvpeak.commands import check, plot, render
 from kvpeak.report import sources
-from kvpeak.report.context import facts_of
+from kvpeak.report.context import facts_of, penalties
 from kvpeak.report.markdown import anchor
 
 ROOT = Path(__file__).parents[1]
@@ -486,6 +487,16 @@ def test_the_penalty_is_that_of_the_variants_that_ran(rendered, own, said):
         )
 
     assert said in rendered(penalised)
+
+
+def test_the_penalties_are_those_of_replayed_cells_too():
+    matrix = SimpleNamespace(
+        protocol={"repeat_penalty": 1.1}, variants={"stock": {"repeat_penalty": 1}, "naive": {}}
+    )
+    live, replayed = ({"variant": name} for name in ("stock", "naive"))
+    assert penalties(matrix, [live]) == [1]
+    assert penalties(matrix, [live, replayed]) == [1, 1.1]
+    assert penalties(matrix, []) == [1.1]
 
 
 def test_a_mistake_in_the_matrix_is_one_line(project, capsys):

@@ -201,9 +201,26 @@ def _no_lead(comparison: Comparison, subject: str) -> Lead:
         none = f"none of {len(ratios)} pairs of cells differs"
     return Lead(
         f"{subject} no peak changes {above}",
-        f"{subject}, no difference {above} was found: {none} by more than {share}{among} "
-        f"(ratio{'s' * (len(ratios) > 1)} {spread}).",
+        f"{subject}, no difference of the peak {above} was found: {none} by more than {share}"
+        f"{among} (ratio{'s' * (len(ratios) > 1)} {spread}).{_of_pools(complete)}",
         None,
+    )
+
+
+def _of_pools(pairs: list[Pair]) -> str:
+    """What is said of the pool's peak, an exact count, where that differs although the peak of the
+    process does not.
+    """
+    live = [(pair.before, pair.after) for pair in pairs if pair.live]
+    sizes = [tuple(row.get("peak_pool_mib") for row in sides) for sides in live]
+    apart = [(a, b) for a, b in sizes if a and b and abs(b / a - 1) > PRACTICAL]
+    if not apart:
+        return ""
+    before, after = max(apart, key=lambda each: abs(each[1] / each[0] - 1))
+    where, most = (f" in {len(apart)} of them", "most: ") if len(pairs) > 1 else ("", "")
+    return (
+        f" The pool's own peak differs by more than {percent(PRACTICAL, 0, sign=False)}{where} "
+        f"({most}{before:,.0f} → {after:,.0f} MiB)."
     )
 
 

@@ -337,10 +337,10 @@ def neighbours(compared: list[Comparison], runs: pd.DataFrame) -> list[dict]:
 
 
 def penalties(matrix: Matrix, summary: list[dict]) -> list[float]:
-    """The repeat penalties of the cells that computed something, smallest first; 1 is none."""
-    live = {row["variant"] for row in summary if row["method"] == "live"}
+    """The repeat penalties of the cells, replayed ones too, smallest first; 1 is none."""
     own = matrix.protocol["repeat_penalty"]
-    said = {matrix.variants.get(name, {}).get("repeat_penalty", own) for name in live}
+    variants = {row["variant"] for row in summary}
+    said = {matrix.variants.get(name, {}).get("repeat_penalty", own) for name in variants}
     return sorted(said or {own})
 
 

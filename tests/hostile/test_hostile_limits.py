@@ -15,9 +15,12 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.analysis import claims
+from kvpeak.analysis.claims import load_claims, planned_names, spell_absent
 from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.judging import MOST_NAMES, evaluate
 from kvpeak.analysis.plateaus import fit_growth_and_stop
-from kvpeak.analysis.results import read_results
+from kvpeak.analysis.results import Results, read_results
 from kvpeak.analysis.unavailable import unavailable_rows
 from kvpeak.base import program, untrusted
 from kvpeak.base.axes import AXES
@@ -30,6 +33,7 @@ from kvpeak.commands import bisect, fits, pools, predict, replay_recordings
 from kvpeak.display.durations import CELL, Durations
 from kvpeak.display.run import Run
 from kvpeak.display.screen import Stream
+from kvpeak.experiment.config_file import ConfigError
 from kvpeak.report import page_text, publishing
 from kvpeak.report.page import page
 from kvpeak.report.page_data import PARTS
@@ -43,6 +47,59 @@ def test_a_field_of_texts_is_split_in_one_pass():
     long = "a" * 300_000
     assert split_texts(long + "\\") == [long + "\\"]
     assert split_texts("\\;" * 300_000 + ";b") == [";" * 300_000, "b"]
+
+
+CLAIM = "{{claim: c{0}, kind: {1}, source: s, of: {2}, {3}}}"
+VALUE = ("value", "column: peak_mib, expected: 1, tolerance_pct: 5")
+
+
+def planned(cells: int) -> dict:
+    return {("c", "m", f"p{each}", "cat", "none", "v"): "" for each in range(cells)}
+
+
+@pytest.mark.parametrize(
+    ("number", "of", "kind", "lacks"),
+    [
+        (201, "{cap: none}", VALUE, "1,000,000 cells"),
+        (11, "{cap: none}", ("growth-law", "column: peak_mib, leading: T2"), "50,000 cells of"),
+        (11, "{}", ("equivalence", "to: {cap: x}, column: decode_tok_s, margin_pct: 5"), "50,000"),
+        (1, "{}", ("value", "column: peak_mib, table: t.csv, tolerance_pct: 5"), "1,000,000 cells"),
+    ],
+)
+def test_claims_about_millions_of_cells_are_refused_at_once(tmp_path, number, of, kind, lacks):
+    """3,000 claims about 5,000 cells took 5 GiB, and more than 100 s."""
+    plan = planned(5_000)
+    file = tmp_path / "e.yaml"
+    lines = [CLAIM.format(each, kind[0], of, kind[1]) for each in range(number)]
+    file.write_text("claims: [" + ",\n".join(lines) + "]")
+    (tmp_path / "t.csv").write_text("cap,peak_mib\n" + "none,1\n" * 201)
+    with pytest.raises(ConfigError, match=rf"e\.yaml: claims: .*{lacks}.*name fewer cells in `of`"):
+        load_claims(file, plan)
+
+
+def test_claims_that_select_nothing_look_so_often_at_most(tmp_path, monkeypatch):
+    monkeypatch.setattr(claims, "MOST_LOOKS", 200)
+    file = tmp_path / "e.yaml"
+    lines = [CLAIM.format(each, VALUE[0], "{cap: 1MiB}", VALUE[1]) for each in range(2)]
+    file.write_text("claims: [" + ",\n".join(lines) + "]")
+    assert [claim.groups for claim in load_claims(file, planned(100))] == [[], []]
+    with pytest.raises(ConfigError, match="claims: more than 200 looks at a cell"):
+        load_claims(file, planned(101))
+
+
+def test_names_that_no_matrix_has_are_named_up_to_a_number(tmp_path):
+    """Each was compared with all names of the matrix, to find the nearest; one row named them."""
+    plan = planned(100)
+    of = f"{{prompt: [{', '.join(f'q{each}' for each in range(100_000))}]}}"
+    file = tmp_path / "e.yaml"
+    file.write_text(f"claims: [{CLAIM.format(0, VALUE[0], of, VALUE[1])}]")
+    (claim,) = load_claims(file, plan)
+    lines = spell_absent(file, [claim], planned_names(plan))
+    assert len(lines) == claims.MOST_ABSENT + 1
+    assert lines[-1].endswith("claims: and 99,900 more names that are not in this matrix")
+    (check,) = evaluate(claim, Results(plan, {}, {}))
+    assert check.detail.count("prompt q") == MOST_NAMES
+    assert check.detail.endswith(", prompt q19, and 99980 more")
 
 
 @pytest.mark.parametrize("text", ["![", "![](", "![\\[", "![\\", "![a](b"])

@@ -8,13 +8,20 @@ not measured here, and `kvpeak check` says so.
 
 import itertools
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kvpeak.analysis.results import CellName, Results, read_table, rows
 from kvpeak.base.axes import AXES
+from kvpeak.base.columns import SPEEDS
 from kvpeak.base.errors import UserError
 from kvpeak.experiment.config_file import ConfigError, did_you_mean, load_yaml, shown, validate
+
+MOST_CELLS = 1_000_000  # of all claims together; with its group each takes about 600 bytes
+MOST_LOOKS = 50_000_000  # at a cell, by a claim or by a row of its table; each takes about 0.5 µs
+MOST_TESTED = 50_000  # cells of which a test or a fit is made; each takes about 3 ms
+MOST_ABSENT = 100  # names that are looked for among those of the matrix, to name the nearest one
 
 
 @dataclass(frozen=True)
@@ -54,13 +61,14 @@ class Claim:
 def load_claims(file: Path | str, plan: dict[CellName, str]) -> list[Claim]:
     """Read and check expected.yaml against the planned cells.
 
-    Raises ConfigError (one line) for what the schema refuses. A selector may match no planned cell.
+    Raises ConfigError (one line) for what the schema refuses, and for claims about more cells than
+    memory holds. A selector may match no planned cell.
     """
     data = load_yaml(file)
     validate(data, "expected.schema.json", file)
-    planned = planned_names(plan)
+    planned = _Planned(file, plan)
     claims = [
-        _claim(file, f"claims[{number}]", entry, plan, planned)
+        _claim(file, f"claims[{number}]", entry, planned)
         for number, entry in enumerate(data["claims"])
     ]
     for text, count in Counter(claim.text for claim in claims).items():
@@ -77,61 +85,91 @@ def planned_names(plan) -> dict[str, list[str]]:
 
 def spell_absent(file: Path | str, claims: list[Claim], planned: dict[str, list[str]]) -> list[str]:
     """A line for each name that claims select and the matrix does not have, with the nearest one
-    that it has.
+    that it has; of more than MOST_ABSENT one line that says how many.
     """
     found: dict[tuple[str, str], list[str]] = {}
     for claim in claims:
         for named, where in claim.absent.items():
             found.setdefault(named, []).append(where)
-    return [
+    lines = [
         f"{file}: {wheres[0]}: {shown(name)} is not in this matrix"
         f"{did_you_mean(name, planned[axis])}: not measured here "
         f"({len(wheres)} {'claims' if len(wheres) > 1 else 'claim'})"
-        for (axis, name), wheres in found.items()
+        for (axis, name), wheres in itertools.islice(found.items(), MOST_ABSENT)
     ]
+    if more := len(found) - len(lines):
+        lines.append(f"{file}: claims: and {more:,} more names that are not in this matrix")
+    return lines
 
 
-# Groups: the planned cells that a claim compares. `to` replaces names of the cells that `of`
-# selects.
+# Groups: the planned cells that a claim compares, out of those that `of` selects. `to` replaces
+# their names.
 
 
-def _singles(entry: dict, plan) -> list[tuple[CellName, ...]]:
-    return [(cell,) for cell in plan if _selected(entry["of"], cell)]
+class _Planned:
+    """The planned cells; how many the claims have looked at, selected, and selected for a test."""
+
+    def __init__(self, file: Path | str, plan: dict[CellName, str]):
+        self._file, self.cells = file, plan
+        self.names = {axis: set(names) for axis, names in planned_names(plan).items()}
+        self._looks = self._selected = self._tested = 0
+
+    def select(self, entry: dict) -> list[CellName]:
+        """The cells that a claim's selector leaves. Raises ConfigError once they are too many."""
+        self._looks += len(self.cells)
+        self._check(self._looks, MOST_LOOKS, "looks at a cell")
+        wanted = [(AXES.index(axis), set(listed(names))) for axis, names in entry["of"].items()]
+        found = [cell for cell in self.cells if all(cell[at] in names for at, names in wanted)]
+        self._selected += len(found)
+        self._check(self._selected, MOST_CELLS, "cells")
+        self._tested += len(found) * _is_tested(entry)
+        self._check(self._tested, MOST_TESTED, "cells of which a test is made")
+        return found
+
+    def _check(self, number: int, most: int, of: str) -> None:
+        if number > most:
+            raise ConfigError(
+                self._file,
+                "claims",
+                f"more than {most:,} {of}, all claims and rows of their tables together: give "
+                "fewer claims, or name fewer cells in `of`",
+            )
 
 
-def _pairs(entry: dict, plan) -> list[tuple[CellName, ...]]:
-    pairs = ((cell, replaced(cell, entry["to"])) for (cell,) in _singles(entry, plan))
+def _is_tested(entry: dict) -> bool:
+    return entry["kind"] in TESTED or (entry["kind"] == "ratio" and entry["column"] in SPEEDS)
+
+
+def _singles(entry: dict, cells: list[CellName], plan) -> list[tuple[CellName, ...]]:
+    return [(cell,) for cell in cells]
+
+
+def _pairs(entry: dict, cells: list[CellName], plan) -> list[tuple[CellName, ...]]:
+    pairs = ((cell, replaced(cell, entry["to"])) for cell in cells)
     return [pair for pair in pairs if pair[1] in plan and pair[1] != pair[0]]
 
 
-def _sets(entry: dict, plan) -> list[tuple[CellName, ...]]:
-    across = listed(entry["across"])
-    sets = _grouped((cell for (cell,) in _singles(entry, plan)), across)
-    return [cells for cells in sets if len(cells) > 1]
+def _sets(entry: dict, cells: list[CellName], plan) -> list[tuple[CellName, ...]]:
+    return [found for found in _grouped(cells, listed(entry["across"])) if len(found) > 1]
 
 
-def _series(entry: dict, plan) -> list[tuple[CellName, ...]]:
+def _series(entry: dict, cells: list[CellName], plan) -> list[tuple[CellName, ...]]:
     if "to" not in entry:
-        return _grouped((cell for (cell,) in _singles(entry, plan)), ["prompt"])
-    pairs = _pairs(entry, plan)
-    partner = dict(pairs)
+        return _grouped(cells, ["prompt"])
+    partner = dict(_pairs(entry, cells, plan))
     return [
-        tuple(itertools.chain.from_iterable((cell, partner[cell]) for cell in cells))
-        for cells in _grouped(partner, ["prompt"])
+        tuple(itertools.chain.from_iterable((cell, partner[cell]) for cell in found))
+        for found in _grouped(partner, ["prompt"])
     ]
 
 
-def _grouped(cells, across: list[str]) -> list[tuple[CellName, ...]]:
+def _grouped(cells: Iterable[CellName], across: list[str]) -> list[tuple[CellName, ...]]:
     """The cells that differ on nothing but the axes in `across`, together."""
     groups = {}
     for cell in cells:
         key = tuple(name for axis, name in zip(AXES, cell, strict=True) if axis not in across)
         groups.setdefault(key, []).append(cell)
     return [tuple(group) for group in groups.values()]
-
-
-def _selected(selector: dict, cell: CellName) -> bool:
-    return all(cell[AXES.index(axis)] in listed(names) for axis, names in selector.items())
 
 
 def replaced(cell: CellName, to: dict) -> CellName:
@@ -154,23 +192,24 @@ GROUPINGS = {
     "growth-law": _series,
     "no-growth": _singles,
 }
+TESTED = ("equivalence", "growth-law", "no-growth")
 
 
 # Reading expected.yaml.
 
 
-def _claim(file, key: str, entry: dict, plan, planned: dict[str, list[str]]) -> Claim:
+def _claim(file, key: str, entry: dict, planned: _Planned) -> Claim:
     _check_bounds(file, key, entry)
-    absent = _absent(key, entry, planned)
+    absent = _absent(key, entry, planned.names)
     if "table" in entry:
-        groups, rows_absent = _table_groups(file, key, entry, plan, planned)
+        groups, rows_absent = _table_groups(file, key, entry, planned)
         absent |= rows_absent
     else:
-        groups = _groups(entry, plan)
+        groups = _groups(entry, planned)
     return Claim(entry["claim"], entry["kind"], entry["source"], entry, groups, absent)
 
 
-def _absent(key: str, entry: dict, planned: dict[str, list[str]]) -> dict[tuple[str, str], str]:
+def _absent(key: str, entry: dict, planned: dict[str, set[str]]) -> dict[tuple[str, str], str]:
     return {
         (axis, name): f"{key}.{role}.{axis}"
         for role in ("of", "to")
@@ -194,7 +233,7 @@ def _check_bounds(file, key: str, entry: dict) -> None:
         )
 
 
-def _groups(entry: dict, plan, expected: float | None = None) -> list[Group]:
+def _groups(entry: dict, planned: _Planned, expected: float | None = None) -> list[Group]:
     fixed = {axis for axis, names in entry["of"].items() if isinstance(names, str)}
     fixed |= set(listed(entry.get("across", [])))
     if entry["kind"] == "growth-law":
@@ -205,12 +244,12 @@ def _groups(entry: dict, plan, expected: float | None = None) -> list[Group]:
             {axis: name for axis, name in zip(AXES, cells[0], strict=True) if axis not in fixed},
             expected,
         )
-        for cells in GROUPINGS[entry["kind"]](entry, plan)
+        for cells in GROUPINGS[entry["kind"]](entry, planned.select(entry), planned.cells)
     ]
 
 
 def _table_groups(
-    file, key: str, entry: dict, plan, planned
+    file, key: str, entry: dict, planned: _Planned
 ) -> tuple[list[Group], dict[tuple[str, str], str]]:
     """One group per row of the claim's table: a CSV with names on some of the axes and a column of
     expected values.
@@ -233,7 +272,7 @@ def _table_groups(
     groups, absent = [], {}
     for row in rows(table):
         names = {axis: row[axis] for axis in AXES if axis in table}
-        absent |= _absent(f"{key}.table", {"of": names}, planned)
-        found = _groups(entry | {"of": entry["of"] | names}, plan, row[column])
+        absent |= _absent(f"{key}.table", {"of": names}, planned.names)
+        found = _groups(entry | {"of": entry["of"] | names}, planned, row[column])
         groups += [replace(group, open_axes=names | group.open_axes) for group in found]
     return groups, absent

@@ -16,7 +16,7 @@ from kvpeak.base.numbers import percent, signed
 
 MOST_ALLOWANCE = 0.25  # of the smallest figure: with a larger one a spread can hardly fail
 MOST_SPREAD = 5  # cells whose figures a spread shows; of more it shows the ends
-MOST_SHARED_REASONS = 20  # names of groups that share a row
+MOST_NAMES = 20  # in a field: of groups that share a row, or of what is not in the matrix
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,11 @@ def evaluate(claim: Claim, results: Results) -> list[Check]:
         if verdict == Verdict.NOT_MEASURED:
             unmeasured.setdefault(why, []).append(name)
     rows = measured + [
-        (_few(names), Verdict.NOT_MEASURED, why, len(names), 0) for why, names in unmeasured.items()
+        (join_texts(_first(names)), Verdict.NOT_MEASURED, why, len(names), 0)
+        for why, names in unmeasured.items()
     ]
     if claim.absent or not rows:
-        names = ", ".join(f"{axis} {name}" for axis, name in claim.absent)
+        names = ", ".join(_first([f"{axis} {name}" for axis, name in claim.absent]))
         rows.append(
             ("", Verdict.NOT_MEASURED, f"not in this matrix: {names or 'none of its cells'}", 0, 0)
         )
@@ -76,10 +77,10 @@ def _labels(claim: Claim) -> Callable[[Group], str]:
     )
 
 
-def _few(names: list[str], most: int = MOST_SHARED_REASONS) -> str:
+def _first(names: list[str], most: int = MOST_NAMES) -> list[str]:
     """The names, or the first of them and how many more there are."""
     more = [f"and {len(names) - most} more"] if len(names) > most else []
-    return join_texts([*names[:most], *more])
+    return [*names[:most], *more]
 
 
 def _folded(judged: list[tuple[str, str, str, int, int]]) -> tuple[str, Verdict, str, int, int]:

@@ -20,6 +20,7 @@ from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 
 from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
+from kvpeak.base.made import say_why_not, why_not_made
 from kvpeak.base.program import main
 from kvpeak.commands import pools
 from kvpeak.experiment.preparation import to_be_tried_again
@@ -302,6 +303,18 @@ def test_a_damaged_record_in_a_model_folder_is_none(models_folder, real_files): 
 def test_a_pin_of_a_file_that_the_hub_does_not_have_is_refused(models_folder, hub):  # noqa: F811
     entry = HUB | {"files": {"nothing.bin": "0" * 64}}
     assert "nothing.bin" in models_folder.refused(entry, endpoint=hub.url)
+
+
+def test_no_reason_holds_the_password_of_a_hub(models_folder, hub):  # noqa: F811
+    """An address with a user is how a mirror is given; the reason is published."""
+    entry = HUB | {"revision": "f" * 40}
+    mirror = hub.url.replace("http://", "http://me:SECRETPW@")
+    line = models_folder.refused(entry, endpoint=mirror)
+    assert "cannot be downloaded from the hub (" in line
+    assert "SECRETPW" not in line
+    left = models_folder.folder / "why.json"
+    say_why_not(left, "unavailable", f"asked {mirror}/TOK and http://a@b:p@c/d")
+    assert why_not_made(left).reason == f"asked {hub.url}/TOK and http://c/d"
 
 
 def test_weights_that_only_one_engine_would_load_are_refused(saved, tmp_path):

@@ -1,6 +1,6 @@
 """The errors that a person can act on."""
 
-from kvpeak.base.text import plain
+from kvpeak.base.text import plain, without_password
 
 MOST = 2000  # characters of a message
 
@@ -8,11 +8,12 @@ MOST = 2000  # characters of a message
 class UserError(Exception):
     """One line: what, where, what was expected, what to do. Programs print it and exit 1.
 
-    It may quote what others wrote: in it every character can be seen.
+    It may quote what others wrote: in it every character can be seen, and no address has a
+    password.
     """
 
     def __init__(self, text: object = ""):
-        super().__init__(plain(str(text), MOST))
+        super().__init__(plain(without_password(str(text)), MOST))
 
     def within(self, where: str) -> "UserError":
         """The same error, with where it happened before it."""

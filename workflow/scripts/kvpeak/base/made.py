@@ -15,11 +15,12 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of, write_json, write_text
-from kvpeak.base.text import plain
+from kvpeak.base.text import plain, without_password
 from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 
 UNAVAILABLE = "unavailable"  # cannot be had here; no failure
 FAILED = "failed"
+UNREADABLE = "unreadable"  # of a process whose files cannot be read, or are another's
 _KEY = "not_made"
 _HEAD = 64  # bytes; the file begins with the key
 _LONGEST = 1000  # characters of a reason
@@ -41,7 +42,7 @@ def say_why_not(path: Path, outcome: str, reason: str) -> None:
     """
     if path.name == layout.MODEL_RECORD:
         layout.local_model(path.parent).unlink(missing_ok=True)
-    said = {"outcome": outcome, "reason": plain(reason, _LONGEST)}
+    said = {"outcome": outcome, "reason": plain(without_password(reason), _LONGEST)}
     write_json(path, {_KEY: said})
 
 

@@ -20,6 +20,7 @@ _NOTHING = frozenset(
         ),
     )
 )
+_USER = re.compile(r"(\w://)[^/\s]*@")
 _FORMULA = re.compile(r'(^|;)(?="*[=+\-@＝＋－＠\t\r])')
 
 
@@ -34,6 +35,11 @@ def plain(text: str, most: int | None = None) -> str:
     if not line.isascii() or not line.isprintable():
         line = "".join(map(_seen, line))
     return line if most is None or len(line) <= most else line[: most - 1] + "…"
+
+
+def without_password(text: str) -> str:
+    """The text with no name and no password before the host of an address."""
+    return _USER.sub(r"\1", text)
 
 
 def exact(text: str) -> str:

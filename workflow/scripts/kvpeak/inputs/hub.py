@@ -6,6 +6,7 @@ from pathlib import Path
 
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import sha256_of
+from kvpeak.system.programs import hosts_only
 
 TIMEOUT_S = 20.0  # of a hub that does not answer; the client's own is none
 
@@ -37,7 +38,8 @@ def download(
         raise
     except Exception as error:  # the client's own errors, its HTTP library's and OSError
         reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise Unavailable(f"cannot be downloaded from the hub ({reason[0]})") from None
+        said = hosts_only(reason[0])  # the hub's address may hold a password
+        raise Unavailable(f"cannot be downloaded from the hub ({said})") from None
     return [file.rfilename for file in files]
 
 

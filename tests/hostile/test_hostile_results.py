@@ -774,6 +774,30 @@ def test_results_of_another_matrix_are_not_taken_for_what_this_one_asks(home):
     assert {(row["outcome"], row["peak_footprint_mib"]) for row in rows} == {("unreadable", "")}
 
 
+@pytest.mark.parametrize("unforeseen", [False, True])
+def test_a_record_that_was_refused_says_nothing_of_the_cells_beside_it(home, unforeseen):
+    """Of the first cell of a model and a prompt the finding takes what they are."""
+    first = next(csv.DictReader((home.results / "plan.csv").read_text().splitlines()))
+    record = home.project.folder / first["path"] / "cell.json"
+    said = json.loads(record.read_text())
+    said["request"]["model"] |= {"weights": "real", "kind": "hub", "repository": "evil/model"}
+    said["request"]["model"] |= {"revision": "f" * 40}
+    said["request"]["prompt"]["tokens"] = 99_999
+    if unforeseen:
+        said["request"]["protocol"]["repeat_window"] = [1]
+    said["engine"]["dtype"] = "bfloat16"
+    said["inputs"]["model_sha256"] = "e" * 64
+    record.write_text(json.dumps(said, indent=1))
+    home.snakemake()
+    text = "".join(
+        (home.project.folder / "report" / name).read_text() for name in ("finding.md", "details.md")
+    )
+    assert "unreadable" in text
+    assert "`tiny` | random weights, float32" in text
+    for forged in ("evil/model", "f" * 12, "e" * 12, "99,999", "bfloat16"):
+        assert forged not in text
+
+
 @pytest.mark.parametrize(
     ("section", "changed", "named"),
     [

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import fmean, median
 
-from kvpeak.analysis.processes import PHASES, UNREADABLE, WORK, read_process
+from kvpeak.analysis.processes import PHASES, WORK, read_process
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import ENERGY, PEAKS, PROCESSES, RUNS, SPEEDS, SUMMARY, TEXTS, TURNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
 from kvpeak.base.layout import CELLS, RESULTS, cell_folder
+from kvpeak.base.made import UNREADABLE
 from kvpeak.base.tables import csv_text, six_digits
 from kvpeak.base.untrusted import read_csv
 

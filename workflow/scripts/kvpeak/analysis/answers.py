@@ -44,7 +44,7 @@ def compared(records: Iterable[dict]) -> list[Answers]:
     groups: dict[tuple, list[tuple[dict, list[int]]]] = {}
     for record in records:
         if ids := tokens_of(record):
-            groups.setdefault(_question(record), []).append((record, ids))
+            groups.setdefault(question_of(record), []).append((record, ids))
     return [answers for group in groups.values() for answers in _in_group(group)]
 
 
@@ -69,7 +69,7 @@ def _at(ids: list[int], position: int | None) -> int | None:
     return ids[position] if position is not None and position < len(ids) else None
 
 
-def _question(record: dict) -> tuple:
+def question_of(record: dict) -> tuple:
     """What the cell was asked: model, prompt, and how to pick tokens."""
     cell, protocol = record["cell"], record["request"]["protocol"]
     penalty = protocol.get("repeat_penalty")

@@ -42,7 +42,6 @@ from kvpeak.experiment.workloads import NAMED, name_of
 from kvpeak.inputs.shapes import kv_bytes_per_token
 
 LONGEST, MOST_TEXTS = 2000, 100  # characters of a text, texts of a list: all cells' are kept
-UNREADABLE = "unreadable"  # the outcome of a process whose files cannot be read
 HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
 WORK = (*HELD, "kv_bytes_from_shapes", "kv_difference", "prefill_flops", "decode_bytes")
 HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "uuid"))

@@ -30,7 +30,7 @@ from kvpeak.base.columns import (
 )
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
-from kvpeak.base.made import UNAVAILABLE
+from kvpeak.base.made import UNAVAILABLE, UNREADABLE
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import csv_safe
 from kvpeak.base.untrusted import read_csv, read_text
@@ -70,6 +70,16 @@ class Results:
     turns: dict[CellName, list[dict]] = field(default_factory=dict)
     # → the live peak of a process's first run and the largest of its later ones, MiB
     live_peaks: dict[CellName, tuple[float, float]] = field(default_factory=dict)
+
+    @property
+    def refused(self) -> frozenset[tuple]:
+        """The names and the round of each process whose files aggregate did not take."""
+        return frozenset(
+            (*cell, row["round"])
+            for cell, rows in self.each.items()
+            for row in rows
+            if row["outcome"] == UNREADABLE
+        )
 
     def missing(self, cell: CellName, column: str) -> str:
         """Why the cell has no value in this column, '' if it has one."""
@@ -205,8 +215,15 @@ def headline(row: dict) -> dict[str, float | None]:
 
 
 def of_processes(row: dict, processes: list[dict]) -> dict:
-    """What a cell's rows of processes.csv add to it: `parts` of the peak, and `missed_mib`."""
-    return {"parts": parts_of(row, processes), "missed_mib": missed_mib(row, processes)}
+    """What a cell's rows of processes.csv add to it: `parts` of the peak, `missed_mib`, and the
+    round of the process whose record and samples are shown, the first that could be read.
+    """
+    read = [int(each["round"]) for each in processes if each["outcome"] != UNREADABLE]
+    return {
+        "parts": parts_of(row, processes),
+        "missed_mib": missed_mib(row, processes),
+        "shown_round": read[0] if read else 1,
+    }
 
 
 def repeats(row: dict) -> bool:

@@ -71,7 +71,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     instruments, damaged = read_instruments(folder)
     doubt(summary, instruments)
     reader = sources.Reader()
-    records = sources.read_records(plan, folder / "cells", reader)
+    records = sources.read_records(plan, folder / "cells", reader, results.refused)
     compared = [compare(results, **entry) for entry in matrix.compare]
     compared = [comparison for comparison in compared if comparison.pairs]
     calibrations = sources.calibrations(folder, reader)

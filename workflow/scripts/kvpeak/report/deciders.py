@@ -213,6 +213,6 @@ def growth_lines(results: Results, cells: Path) -> list[Markdown]:
 
 def _growth(cells: Path, row: dict) -> Growth | None:
     try:
-        return growth_of(cell_folder(cells, row), row)
+        return growth_of(cell_folder(cells, row, row.get("shown_round", 1)), row)
     except UserError:  # a link out of the results
         return None

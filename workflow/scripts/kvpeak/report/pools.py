@@ -136,7 +136,8 @@ def _recordings(rows, variants, cells: Path) -> dict[tuple, trace.Trace]:
 
 def _record(row: dict, cells: Path) -> dict:
     try:
-        return read_object(layout.cell_folder(cells, row) / layout.RECORD_FILE)
+        folder = layout.cell_folder(cells, row, row.get("shown_round", 1))
+        return read_object(folder / layout.RECORD_FILE)
     except (OSError, UserError):
         return {}
 

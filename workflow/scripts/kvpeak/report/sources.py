@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from kvpeak.analysis.answers import tokens_of
+from kvpeak.analysis.answers import question_of, tokens_of
+from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.layout import cell_folder
@@ -44,16 +45,20 @@ class Reader:
                 self.problems.append(f"{path}: {type(error).__name__} at {error}")
 
 
-def read_records(plan: list[dict], cells: Path, reader: Reader) -> list[dict]:
+def read_records(
+    plan: list[dict], cells: Path, reader: Reader, refused: frozenset[tuple] = frozenset()
+) -> list[dict]:
     """One cell.json of each measured combination of commit, model and prompt, in the plan's order.
 
+    refused: the names and the round of each process whose record aggregate did not take.
     Not of every cell: what may differ between the cells of one combination (caches, caps, rounds)
     is in the tables. One that lacks what the finding shows of it is left out.
     """
     records: dict[tuple, dict] = {}
     for row in plan:
         key = row["commit"], row["model"], row["prompt"]
-        if key in records or row["runs_here"] != "yes":
+        own = (*(row[axis] for axis in AXES), row["round"])
+        if key in records or row["runs_here"] != "yes" or own in refused:
             continue
         try:
             folder = cell_folder(cells, row, row["round"])
@@ -72,7 +77,7 @@ def _complete(record: dict) -> dict:
 
     The rest is let go: there may be 10,000 of them.
     """
-    models([record]), prompts([record]), dtypes([record])
+    models([record]), prompts([record]), dtypes([record]), hash(question_of(record))
     dict.items(record["engine"].get("versions", {}))
     answer = {"events": [{"tokens": tokens_of(record)}]}
     return {key: record[key] for key in ("cell", "request", "inputs", "engine")} | answer

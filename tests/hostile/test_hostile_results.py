@@ -954,3 +954,26 @@ def test_what_a_stranger_wrote_is_no_command_line_in_failed(home):
     ordered = {"cell": said.pop("cell"), "outcome": said.pop("outcome")} | said
     (first / "cell.json").write_text(json.dumps(ordered, indent=1))
     assert "\\x1b]0;owned" in home.kvpeak("failed")
+
+
+def test_a_cell_that_did_not_fit_and_says_no_text_costs_its_own_row(home):
+    """Longer prompts of the matrix are decided by it."""
+    matrix = copy.deepcopy(TINY_MATRIX)
+    matrix["prompts"] |= {"alice-32": {"tokens": 33}}
+    (home.project.folder / "config/matrix.yaml").write_text(yaml.safe_dump(matrix))
+    *others, last = home.cells()
+    damage = {"oom": {"log": 5}, "guard": {"detail": ["5"]}, "failed": {"detail": 5}}
+    for folder, outcome in zip(others, damage, strict=True):
+        said = json.loads((folder / "cell.json").read_text())
+        said |= {"outcome": outcome} | damage[outcome]
+        (folder / "cell.json").write_text(json.dumps(said))
+    assert "skipped" not in home.kvpeak("plan")
+    listed = home.kvpeak("failed")
+    for folder, (said,) in zip(others, damage.values(), strict=True):
+        path = folder.relative_to(home.project.folder)
+        assert f"{path}/cell.json: {said}: expected text" in listed
+    home.snakemake("--", "results/summary.csv")
+    with (home.results / "summary.csv").open() as table:
+        measured = [row for row in csv.DictReader(table) if row["outcome"] == "ok"]
+    assert [(row["kv_cache"], row["cap"]) for row in measured] == [last.parts[-4:-2]]
+    home.kvpeak("failed", "--rerun", "oom,guard")

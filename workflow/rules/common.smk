@@ -103,17 +103,16 @@ try:
             restore(name, entry, model_folder(name))
             restore(name, entry | {"weights": "random"}, model_folder(name, shapes=True))
     GPUS = gpus_asked_for(config.get("gpus", 0), MATRIX.accelerator)
+    if workflow.is_main_process:
+        for line in executed(MATRIX):
+            open_screen().line(line)
+        if not PARTIAL:
+            resolve_all({n: entry.get("packages", {}) for n, entry in MATRIX.commits.items()})
+        for line in plan_summary(MATRIX).splitlines():
+            open_screen().line(line)
 except (UserError, OSError) as error:
     print(error, file=sys.stderr)
     sys.exit(1)
-
-if workflow.is_main_process:
-    for line in executed(MATRIX):
-        open_screen().line(line)
-    if not PARTIAL:
-        resolve_all({n: entry.get("packages", {}) for n, entry in MATRIX.commits.items()})
-    for line in plan_summary(MATRIX).splitlines():
-        open_screen().line(line)
 
 # A cell takes all the cores, so that nothing runs beside it; on n GPUs as many cells as there are GPUs do.
 CELL_THREADS = max(1, workflow.cores // GPUS) if GPUS else workflow.cores

@@ -1,12 +1,11 @@
 """The cells without a measurement: what failed, and outcomes such as oom."""
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from kvpeak.base.axes import Cell
 from kvpeak.base.layout import CELLS
 from kvpeak.experiment.matrix import Matrix
-from kvpeak.experiment.status import Missing, forget, missing_cells, outcome_of, read_record
+from kvpeak.experiment.status import Missing, forget, missing_cells, outcome_of, recorded
 
 
 def failed(matrix: Matrix) -> list[Missing]:
@@ -19,9 +18,8 @@ def ended(matrix: Matrix, outcomes: Iterable[str]) -> list[Missing]:
     found = []
     for cell in matrix.cells_here:
         if (outcome := outcome_of(cell)) in outcomes:
-            record = read_record(cell)
-            log = Path(record["log"]) if record["log"] else CELLS / cell.path / "cell.json"
-            found.append(Missing(cell, f"{outcome}: {record['detail']}", log))
+            cause, log = recorded(CELLS / cell.path)
+            found.append(Missing(cell, f"{outcome}: {cause}", log))
     return found
 
 

@@ -69,7 +69,7 @@ def failed_cells(paths: Iterable[Path]) -> list[str]:
     for path in paths:
         if path.name == layout.RUNS_FILE and outcome_in(path.parent) == FAILED:
             cell = path.parent.relative_to(layout.CELLS)
-            found.append(f"{cell}: {plain(str(_read_record(path.parent)['detail']))}")
+            found.append(f"{cell}: {recorded(path.parent)[0]}")
     return found
 
 
@@ -167,14 +167,8 @@ def _holds(folder: Path, result: dict[str, bytes]) -> bool:
         return False
 
 
-def read_record(cell: Cell) -> dict:
-    """The cell's cell.json: its outcome, detail, log and request. Raises UserError if it is not
-    one.
-    """
-    return _read_record(layout.CELLS / cell.path)
-
-
 def _read_record(folder: Path) -> dict:
+    """A cell's cell.json: its outcome, detail, log and request. Raises UserError if it is none."""
     file, again = folder / layout.RECORD_FILE, "delete the folder to measure the cell again"
     try:
         found = read_object(file)
@@ -201,7 +195,7 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
         if not need.made.exists() and need.log.exists():
             return f"{need.made} was not made: {_last_line(need.log)}", need.log
     if outcome_of(cell) == FAILED:
-        return _recorded(cell)
+        return recorded(layout.CELLS / cell.path)
     starts = starts_of(cell)
     if not starts:
         return "not run yet", None
@@ -213,13 +207,14 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
     return "stopped before its end", starts[-1]
 
 
-def _recorded(cell: Cell) -> tuple[str, Path]:
-    """What the record of a failed cell says of it, and the log of its start; of one that failed
-    before any, that of its step.
+def recorded(folder: Path) -> tuple[str, Path]:
+    """What the record in a cell's folder says of how it ended, and the log of its start; of one
+    that failed before any, that of its step.
     """
-    file, step = layout.CELLS / cell.path / layout.RECORD_FILE, layout.LOGS / cell.path / "cell.log"
+    file = folder / layout.RECORD_FILE
+    step = layout.LOGS / folder.relative_to(layout.CELLS) / "cell.log"
     try:
-        record = read_record(cell)
+        record = _read_record(folder)
     except UserError as error:
         return str(error), file
     log = Path(record["log"]) if record["log"] else step if step.exists() else file
@@ -227,7 +222,13 @@ def _recorded(cell: Cell) -> tuple[str, Path]:
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:
-    return outcome in DID_NOT_FIT and read_record(cell).get("request") == matrix.request(cell)
+    """Whether the cell did not fit here. One whose record is damaged says nothing of others."""
+    if outcome not in DID_NOT_FIT:
+        return False
+    try:
+        return _read_record(layout.CELLS / cell.path).get("request") == matrix.request(cell)
+    except UserError:
+        return False
 
 
 def _too_long(shorter: Cell, outcome: str) -> str:

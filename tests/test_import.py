@@ -76,6 +76,24 @@ def test_an_import_is_gone_on_with_and_replaces_nothing(clone):
     assert "cells: 3 imported; 34 of their names were here already and stay\n" in imported(clone)
 
 
+def test_what_another_machine_ran_in_is_made_here_before_anything_is_measured(measured):
+    """An environment's record that is the same to the byte has no cell measured again."""
+    results = measured.folder / "results"
+    theirs = measured.folder / "theirs/results"
+    for name in ("cells", "envs", "calibration", "instruments"):
+        shutil.copytree(results / name, theirs / name)
+        shutil.rmtree(results / name)
+    imported(measured, "theirs")
+    made = {"environment", "calibration", "instruments"}
+    assert made <= measured.planned().keys()
+    environment = "results/envs/mlx-0.32.4/environment.json"
+    done = measured.snakemake("--", environment)
+    assert done.returncode == 0, done.stdout
+    assert measured.read(environment) == measured.read(f"theirs/{environment}")
+    assert made - {"environment"} <= measured.planned().keys()
+    assert not {"environment", "cell"} & measured.planned().keys()
+
+
 def test_what_measures_nothing_has_no_rule_that_measures_or_makes(measured):
     """Not even where everything is to be made again, or what cells need is gone."""
     assert {"cell", "model"} < measured.planned("--forceall").keys()

@@ -14,7 +14,13 @@ import stranger
 from conftest import ROOT
 from stranger import hidden
 
+from kvpeak.base import layout
+from kvpeak.base.files import write_text
 from kvpeak.cli import start
+from kvpeak.environments.build import prepared
+from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.preparation import to_be_tried_again
+from kvpeak.experiment.status import outcome_of, to_be_skipped
 
 PUBLISHED = ROOT / "docs/findings/cpu-2026-12-01/results"
 CELL = Path("results/cells/mlx-0.32.4/qwen2-tiny/alice-128/cat/none/laboratory/r1")
@@ -45,7 +51,10 @@ class Door:
 
     def brought(self) -> set[Path]:
         """What is in the project now: each a regular file, made now, that is one of its own."""
+        noted = set(layout.IMPORTED.glob("*"))
+        assert not any(path.stat().st_size for path in noted)
         found = {path for path in Path().rglob("*") if not path.is_dir() or path.is_symlink()}
+        found -= noted
         for path in found - {Path("Snakefile")}:
             said = path.lstat()
             assert stat.S_ISREG(said.st_mode) and said.st_nlink == 1
@@ -87,6 +96,44 @@ def test_what_was_measured_comes_byte_for_byte_and_nothing_else(door):
     assert "  snakemake --cores 1 --config partial=true matrix=THEIRS\n" in said
     assert door.brought() == ALL
     assert not wire.exists()
+
+
+def test_what_was_imported_is_made_anew_before_a_cell_is_measured_here(door):
+    """It is another machine's, whatever it says. It may be what is made here, to the byte."""
+    record = Path("results/engines/x/engine.json")
+    write_text(door.theirs / record, "{}")
+    door.run()
+    assert all(to_be_tried_again(path) for path in (ENVIRONMENT, CALIBRATION, record))
+    honest = ENVIRONMENT.read_bytes()
+    prepared("mlx-0.32.4", json.loads(honest)["packages"])
+    assert ENVIRONMENT.read_bytes() != honest  # its own: another machine had other packages
+    made = ENVIRONMENT.read_bytes()
+    for path in (ENVIRONMENT, door.theirs / ENVIRONMENT):
+        path.unlink()
+    write_text(door.theirs / ENVIRONMENT, made.decode())
+    door.run()
+    assert to_be_tried_again(ENVIRONMENT)
+    prepared("mlx-0.32.4", json.loads(honest)["packages"])
+    assert ENVIRONMENT.read_bytes() == made and not to_be_tried_again(ENVIRONMENT)
+
+
+def test_an_imported_cell_that_did_not_fit_elsewhere_skips_nothing_here(door):
+    """The same record, where it was measured here, does."""
+    for name in ("config/models/qwen2-tiny.json", "prompts/alice.txt"):
+        write_text(Path(name), (ROOT / name).read_text())
+    prompts = {"alice-128": {"tokens": 129}, "alice-256": {"tokens": 257}}
+    axes = {"kv_caches": ["cat"], "caps": ["none"], "variants": {"laboratory": {}}}
+    model = {"kind": "random", "config": "config/models/qwen2-tiny.json"}
+    written = {"commits": {"mlx-0.32.4": {"engine": "mlx"}}, "models": {"qwen2-tiny": model}}
+    matrix = Matrix(written | {"prompts": prompts} | axes, "matrix.yaml")
+    cell = matrix.cell(str(CELL.relative_to("results/cells")))
+    file = door.theirs / CELL / "cell.json"
+    said = json.loads(file.read_text()) | {"outcome": "oom", "request": matrix.request(cell)}
+    file.write_text(json.dumps(said))
+    door.run()
+    assert outcome_of(cell) == "oom" and not to_be_skipped(matrix)
+    shutil.rmtree(layout.IMPORTED)
+    assert len(to_be_skipped(matrix)) == 1
 
 
 def test_what_is_here_stays(door):

@@ -2,7 +2,8 @@
 
 The folder is a stranger's. Only what is known here is taken from it: the processes, and the records
 of what they ran in. Each is read before, in the place where it lies and never through a link, and
-is written as a new file. Tables are not taken, because they are made of the processes; nor is what
+is written as a new file. That it was imported is remembered: nothing that is measured here is
+judged by it. Tables are not taken, because they are made of the processes; nor is what
 can be made anew: models, prompts, programs.
 """
 
@@ -17,7 +18,8 @@ from kvpeak.analysis.processes import read_process
 from kvpeak.base.axes import AXES, NAME, ROUND
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import listed, unlinked, write_together
-from kvpeak.base.layout import CELLS, MEMORY_FILE, RESULT_FILES, RESULTS
+from kvpeak.base.layout import CELLS, MEMORY_FILE, RECORD_FILE, RESULT_FILES, RESULTS
+from kvpeak.base.made import note_import
 from kvpeak.base.roots import check_root
 from kvpeak.base.untrusted import read_bytes, read_csv, read_object
 
@@ -66,6 +68,7 @@ def import_results(folder: Path) -> Imported:
                 continue
             into = target if kind == CELL else target.parent
             if not _is_here(target):
+                note_import(contents[RECORD_FILE if kind == CELL else name.name])
                 write_together(into, contents)
                 imported.brought[kind] += 1
                 continue

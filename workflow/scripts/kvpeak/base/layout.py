@@ -22,6 +22,7 @@ PYTORCH = RESULTS / "pools/pytorch.csv"
 CALIBRATION = RESULTS / "calibration"
 LOCAL = Path(".kvpeak")  # made here and for this machine: nothing that is run lies in results/
 MADE = LOCAL / "made"  # an empty file for each record of a model, and each file that was hashed
+IMPORTED = LOCAL / "imported"  # an empty file for each record that came from somebody else
 AGAIN = Path(".snakemake/kvpeak/again")  # renewed for what is to be tried again
 FINDING = Path("report/finding.md")
 FIGURES = Path("report/figures")

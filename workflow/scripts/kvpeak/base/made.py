@@ -81,6 +81,27 @@ def made_here(record: Path) -> bool:
         return False
 
 
+def note_import(record: bytes) -> None:
+    """Remember that a record came from somebody else, and says nothing of this machine. Raises
+    OSError.
+    """
+    layout.IMPORTED.mkdir(parents=True, exist_ok=True)
+    _noted(record, layout.IMPORTED).touch()
+
+
+def forget_import(record: Path) -> None:
+    """A step of this project has just written the record, be it the same. Raises OSError."""
+    _noted(record.read_bytes(), layout.IMPORTED).unlink(missing_ok=True)
+
+
+def is_imported(record: Path) -> bool:
+    """Whether the record that lies at this path came from somebody else."""
+    try:
+        return _noted(read_bytes(record), layout.IMPORTED).is_file()
+    except (OSError, UserError):
+        return False
+
+
 def hashed_here(path: Path, sha256: str) -> bool:
     """Whether a file had this hash when it was read here, and has not changed since. Raises
     OSError.
@@ -100,8 +121,8 @@ def hash_here(path: Path) -> str:
     return found
 
 
-def _noted(record: bytes) -> Path:
-    return layout.MADE / hashlib.sha256(record).hexdigest()
+def _noted(record: bytes, folder: Path = layout.MADE) -> Path:
+    return folder / hashlib.sha256(record).hexdigest()
 
 
 def _hashed(path: Path, sha256: str, found: os.stat_result | None = None) -> Path:

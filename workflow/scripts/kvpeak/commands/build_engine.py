@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kvpeak.base.files import write_json
 from kvpeak.base.layout import engine_record, local_copy
+from kvpeak.base.made import forget_import
 from kvpeak.environments.external import Build
 
 
@@ -20,3 +21,4 @@ def run(given) -> None:
     record = Build(given.commit, given.entry).record()
     write_json(local_copy(engine_record(given.commit)), record)
     write_json(given.out, record)
+    forget_import(given.out)

@@ -13,6 +13,7 @@ from kvpeak.base import layout
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import write_json, write_text
 from kvpeak.base.layout import environment_python
+from kvpeak.base.made import forget_import, is_imported
 from kvpeak.base.untrusted import read_object
 from kvpeak.environments.resolve import PATIENCE, Resolution, one_line, resolved
 from kvpeak.system.host import missing_packages
@@ -52,7 +53,8 @@ def prepared(commit: str, packages: dict[str, str], out: Path | None = None) -> 
     """
     out = out or layout.environment_record(commit)
     here = layout.local_copy(layout.environment_record(commit))
-    if _is_of(out, packages) and (not missing_packages(packages) or _is_of(here, packages)):
+    made = _is_of(out, packages) and not is_imported(out)
+    if made and (not missing_packages(packages) or _is_of(here, packages)):
         return
     how, python = {}, None
     if missing_packages(packages):
@@ -69,6 +71,7 @@ def prepared(commit: str, packages: dict[str, str], out: Path | None = None) -> 
     if python:
         write_json(here, record)
     write_json(out, record)
+    forget_import(out)
 
 
 def _is_of(record: Path, packages: dict[str, str]) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.made import FAILED, NotMade, made_here, why_not_made
+from kvpeak.base.made import FAILED, NotMade, is_imported, made_here, why_not_made
 from kvpeak.base.untrusted import read_bytes, read_object
 from kvpeak.experiment.engines import COMMAND
 from kvpeak.experiment.matrix import Matrix
@@ -107,7 +107,7 @@ def to_be_tried_again(path: Path, packages: dict[str, str] | None = None) -> boo
     """
     if path.name == layout.MODEL_RECORD and path.exists() and not _is_own(path):
         return True  # a folder that was handed over, whose files nobody here has checked
-    return why_not_made(path) is not None or lacks_its_programs(path, packages)
+    return bool(why_not_made(path)) or is_imported(path) or lacks_its_programs(path, packages)
 
 
 def _is_own(record: Path) -> bool:

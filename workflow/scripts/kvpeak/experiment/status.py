@@ -11,7 +11,7 @@ from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_together
-from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
+from kvpeak.base.made import FAILED, UNAVAILABLE, is_imported, why_not_made
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 from kvpeak.experiment.matrix import Matrix
@@ -222,11 +222,14 @@ def recorded(folder: Path) -> tuple[str, Path]:
 
 
 def _did_not_fit(matrix: Matrix, cell: Cell, outcome: str | None) -> bool:
-    """Whether the cell did not fit here. One whose record is damaged says nothing of others."""
-    if outcome not in DID_NOT_FIT:
+    """Whether the cell did not fit here. A record that is damaged, or of another machine, says
+    nothing of others.
+    """
+    folder = layout.CELLS / cell.path
+    if outcome not in DID_NOT_FIT or is_imported(folder / layout.RECORD_FILE):
         return False
     try:
-        return _read_record(layout.CELLS / cell.path).get("request") == matrix.request(cell)
+        return _read_record(folder).get("request") == matrix.request(cell)
     except UserError:
         return False
 

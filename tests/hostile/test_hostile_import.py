@@ -14,6 +14,7 @@ import stranger
 from conftest import ROOT
 from stranger import hidden
 
+from kvpeak.analysis import importing
 from kvpeak.base import layout
 from kvpeak.base.files import write_text
 from kvpeak.cli import start
@@ -174,6 +175,37 @@ def test_nothing_is_read_through_a_link(door, case):
     assert case == "the folder of results" or "leads out of" in said
 
 
+CHANGED = {"a file": CELL / "memory.csv", "a folder": CELL, "a record": CALIBRATION}
+
+
+@pytest.mark.parametrize("case", CHANGED)
+@pytest.mark.parametrize("when", ["before it is read", "while it is looked at"])
+def test_what_becomes_a_link_meanwhile_is_not_followed(door, monkeypatch, case, when):
+    """Somebody else may write into the folder, and sees what is read there."""
+    secret = door.home / "private"
+    shutil.copytree(door.theirs / "results", secret / "results")
+    for file in (secret / CELL / "memory.csv", secret / CALIBRATION):
+        file.write_text(file.read_text().replace("1", "2"))
+    place = "unlinked" if when == "before it is read" else "_read"
+    known, link = getattr(importing, place), door.theirs / CHANGED[case]
+
+    def changed(*given):
+        found = known(*given)
+        parts = [part for part in given if isinstance(part, Path)]
+        if CHANGED[case].parts[-1] in parts[-1].parts and not link.is_symlink():
+            link.rename(door.home / "away")
+            link.symlink_to(secret / CHANGED[case])
+        return found
+
+    monkeypatch.setattr(importing, place, changed)
+    said = door.run()
+    alone = CELL if case != "a record" else CALIBRATION
+    refused = place == "unlinked" or case == "a folder"  # of which only one file was read by then
+    gone = {path for path in ALL if path.is_relative_to(alone)} if refused else set()
+    assert (said.count("left out: ") == 1) == bool(gone)
+    assert door.brought() == ALL - gone  # each as it was before
+
+
 def test_nothing_is_written_through_a_link(door):
     """One that is in the project already."""
     (door.home / "elsewhere").mkdir()
@@ -269,7 +301,7 @@ def test_a_folder_that_may_not_be_listed_is_left_out(door, monkeypatch):
     closed, listed = door.theirs / CELL.parents[2], os.scandir
 
     def scandir(folder):
-        if Path(folder).resolve() == closed:  # whoever runs this may be root
+        if not isinstance(folder, int) and Path(folder).resolve() == closed:  # one may be root
             raise PermissionError(13, "Permission denied", str(folder))
         return listed(folder)
 

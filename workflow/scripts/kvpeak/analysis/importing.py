@@ -1,16 +1,19 @@
 """What another project or a published finding measured, brought into this one.
 
-The folder is a stranger's. Only what is known here is taken from it: the processes, and the records
-of what they ran in. Each is read before, in the place where it lies and never through a link, and
-is written as a new file. That it was imported is remembered: nothing that is measured here is
-judged by it. Tables are not taken, because they are made of the processes; nor is what
-can be made anew: models, prompts, programs.
+The folder is a stranger's, who may change it meanwhile. Only what is known here is taken from it:
+the processes, and the records of what they ran in. Each file is read once and never through a link.
+What was read is looked at in a folder that nobody else may enter, and is written as a new file.
+That it was imported is remembered: nothing that is measured here is judged by it. Tables are not
+taken, because they are made of the processes; nor is what can be made anew: models, prompts,
+programs.
 """
 
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -21,7 +24,14 @@ from kvpeak.base.files import listed, unlinked, write_together
 from kvpeak.base.layout import CELLS, MEMORY_FILE, RECORD_FILE, RESULT_FILES, RESULTS
 from kvpeak.base.made import note_import
 from kvpeak.base.roots import check_root
-from kvpeak.base.untrusted import read_bytes, read_csv, read_object
+from kvpeak.base.untrusted import (
+    MOST_BYTES,
+    MOST_JSON,
+    open_folder,
+    read_bytes,
+    read_csv,
+    read_object,
+)
 
 CELL = "cells"
 LONGEST_NAME = 200  # characters, so that it can be written under a temporary name
@@ -58,11 +68,18 @@ def import_results(folder: Path) -> Imported:
     if theirs.is_symlink() or not theirs.is_dir():
         raise UserError(f"{theirs}: no folder; expected one that holds what was measured")
     check_root(RESULTS)
+    with open_folder(theirs) as opened:
+        _bring(theirs, opened, imported)
+    return imported
+
+
+def _bring(theirs: Path, opened: int, imported: Imported) -> None:
+    """opened: the folder `theirs`, whatever lies under its name by now."""
     for kind, parts in KINDS.items():
         for name in _found(theirs, Path(), parts, imported.left_out):
             try:
                 target = unlinked(RESULTS, name)
-                contents = (_process if kind == CELL else _record)(theirs, name)
+                contents = _checked(theirs, opened, name, kind)
             except (UserError, OSError) as error:
                 imported.left_out.append(_line(theirs / name, error))
                 continue
@@ -74,7 +91,6 @@ def import_results(folder: Path) -> Imported:
                 continue
             imported.here[kind] += 1
             imported.others[kind] += not _same(into, contents)
-    return imported
 
 
 def _found(root: Path, name: Path, parts: tuple, left_out: list[str]) -> Iterator[Path]:
@@ -114,27 +130,46 @@ def _same(folder: Path, contents: dict[str, bytes]) -> bool:
         return False
 
 
-def _process(theirs: Path, name: Path) -> dict[str, bytes]:
-    """The files of a process, the last one its marker. Raises UserError for those that the finding
-    could not read, or that are another's; memory.csv may be missing.
+def _checked(theirs: Path, opened: int, name: Path, kind: str) -> dict[str, bytes]:
+    """The files of a process, the last one its marker, or a record under its own name. Raises
+    UserError for what the finding could not read, or is another's.
     """
+    names = [name / each for each in RESULT_FILES] if kind == CELL else [name]
+    contents = {}
+    for each in names:
+        unlinked(theirs, each)  # which says what is wrong with one that was there from the start
+        with suppress(FileNotFoundError):
+            contents[each.name] = _read(theirs / each, opened, each.parts[:-1])
+    with tempfile.TemporaryDirectory() as private:
+        copy = Path(private, name if kind == CELL else name.parent)
+        copy.mkdir(parents=True)
+        for each, content in contents.items():
+            (copy / each).write_bytes(content)
+        try:
+            _check_process(copy, name) if kind == CELL else read_object(copy / name.name)
+        except UserError as error:
+            raise UserError(str(error).replace(private, str(theirs))) from None
+    return contents
+
+
+def _read(path: Path, folder: int, parts: tuple[str, ...]) -> bytes:
+    """What a file holds, to which `parts` lead from an open folder: no link on the way is followed,
+    not even one that was put there a moment ago.
+    """
+    if not parts:
+        return read_bytes(path, MOST_JSON if path.suffix == ".json" else MOST_BYTES, folder)
+    with open_folder(path.parents[len(parts) - 1], folder) as inner:
+        return _read(path, inner, parts[1:])
+
+
+def _check_process(folder: Path, name: Path) -> None:
+    """Raise UserError for a process that is not the one of its name; memory.csv may be missing."""
     *axes, last = name.parts[1:]
     names = dict(zip((*AXES, "round"), (*axes, last.removeprefix("r")), strict=True))
-    files = {each: unlinked(theirs, name / each) for each in RESULT_FILES}
-    if read_process(theirs / name, names) is None:
+    if read_process(folder, names) is None:
         raise UserError("cell.json or runs.csv is not there")
-    if not os.path.lexists(files[MEMORY_FILE]):
-        del files[MEMORY_FILE]
-    else:
-        read_csv(files[MEMORY_FILE], ("t_s", "phase"))
-    return {each: read_bytes(file) for each, file in files.items()}
-
-
-def _record(theirs: Path, name: Path) -> dict[str, bytes]:
-    """A record under its own name. Raises UserError for one that is no JSON object."""
-    file = unlinked(theirs, name)
-    read_object(file)
-    return {name.name: read_bytes(file)}
+    if (folder / MEMORY_FILE).exists():
+        read_csv(folder / MEMORY_FILE, ("t_s", "phase"))
 
 
 def _line(path: Path, error: UserError | OSError) -> str:

@@ -4,6 +4,7 @@ Whatever such a file is, reading it ends: it is a regular file, not larger than 
 wrong with it is one UserError that names it. Texts are lines in which every character can be seen.
 """
 
+import contextlib
 import csv
 import io
 import json
@@ -40,14 +41,19 @@ LARGEST_NUMBER = 1e300
 _LONG = re.compile(r"\d{200}|[eE]\+?0*\d{2}")  # where a larger one may be: both together, too
 
 
-def open_regular(path: Path) -> BinaryIO:
-    """A regular file, open for reading.
+def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
+    """A regular file, open for reading. folder: an open one that holds it, where the file may be no
+    link.
 
     Raises FileNotFoundError if there is none, and UserError if it is something else (a pipe, a
     device, a folder) or cannot be opened.
     """
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if folder is None:
+            descriptor = os.open(path, flags)
+        else:
+            descriptor = os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # a zero byte in its name
@@ -153,11 +159,29 @@ def open_archive(path: Path) -> zipfile.ZipFile:
     return archive
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
+@contextlib.contextmanager
+def open_folder(path: Path, folder: int | None = None) -> Iterator[int]:
+    """A folder that is no link, open. folder: an open one that holds it. Raises
+    FileNotFoundError, and UserError if it is something else.
+    """
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(path if folder is None else path.name, flags, dir_fd=folder)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UserError(f"{path}: {error.strerror}; expected a folder that is no link") from None
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_bytes(path: Path, most: int = MOST_BYTES, folder: int | None = None) -> bytes:
     """What a regular file holds. Raises what open_regular does, and UserError if it is larger than
     `most` bytes.
     """
-    with open_regular(path) as file:
+    with open_regular(path, folder) as file:
         content = file.read(most + 1)
     if len(content) > most:
         raise UserError(f"{path}: larger than {most // MIB:,} MiB")

@@ -24,7 +24,8 @@ from conftest import TINY_MATRIX, Project
 from stranger import EVIL, hidden
 
 from kvpeak.analysis.aggregate import gather, read_plan
-from kvpeak.analysis.results import read_table
+from kvpeak.analysis.results import read_results, read_table
+from kvpeak.analysis.series import _read
 from kvpeak.base.columns import RUNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
@@ -38,7 +39,7 @@ from kvpeak.experiment.preparation import lacks_its_programs, to_be_tried_again
 from kvpeak.experiment.requests import asked_otherwise
 from kvpeak.report.markdown import escape
 from kvpeak.report.page import page
-from kvpeak.report.page_data import SHOWN, name_of, read_tables
+from kvpeak.report.page_data import SHOWN, _timeline, name_of, read_tables
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
 TABLES = ("plan.csv", "summary.csv", "processes.csv", "runs.csv")
@@ -219,6 +220,26 @@ def test_a_table_that_is_a_link_to_a_secret_is_in_no_page(tmp_path, name):
         read_tables(tmp_path / "theirs/results")
     with pytest.raises(UserError, match="leads out of "):
         read_table(table)
+
+
+@pytest.mark.parametrize("name", ["memory.csv", "cell.json"])
+def test_a_file_of_a_cell_that_is_a_link_is_in_no_page_and_no_prediction(home, monkeypatch, name):
+    """It leads to what I measured in private: the samples of a page, and a machine's memory."""
+    first, *_ = home.cells()
+    private = home.folder / ".cache" / name
+    private.parent.mkdir(exist_ok=True)
+    (first / name).rename(private)
+    monkeypatch.chdir(home.project.folder)
+    results = read_results(*(f"results/{each}.csv" for each in ("plan", "summary", "runs")))
+    row = results.summary[first.relative_to(home.results / "cells").parts[:-1]]
+    (first / name).write_bytes(private.read_bytes())
+    found = (_timeline(Path("results"), row), _read(Path("results/cells"), row))
+    (first / name).unlink()
+    (first / name).symlink_to(private)
+    at = ("memory.csv", "cell.json").index(name)
+    assert (
+        found[at] and not (_timeline(Path("results"), row), _read(Path("results/cells"), row))[at]
+    )
 
 
 def test_a_plan_that_names_records_of_elsewhere_is_refused(home):

@@ -9,7 +9,7 @@ from kvpeak.analysis.results import Results
 from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside
+from kvpeak.base.files import inside, unlinked
 from kvpeak.base.layout import CELLS, RECORD_FILE, cell_folder
 from kvpeak.base.model_config import sizes
 from kvpeak.base.numbers import MIB
@@ -58,7 +58,7 @@ def _read(cells: Path, row: dict) -> tuple[Point, dict] | None:
     them is not there or damaged.
     """
     try:
-        record = read_object(cell_folder(cells, row) / RECORD_FILE)
+        record = read_object(unlinked(cell_folder(cells, row), RECORD_FILE))
         request = record["request"]
         said = {
             "prefill": _prefill(request, row),

@@ -12,7 +12,7 @@ from kvpeak.analysis.workloads import is_plain, spell_length
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside
+from kvpeak.base.files import inside, unlinked
 from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
 from kvpeak.base.numbers import bounded
 from kvpeak.base.untrusted import read_csv
@@ -149,7 +149,7 @@ def _timeline(folder: Path, row: dict) -> list[list[float]]:
     try:
         found = [
             (bounded(s["t_s"]), bounded(s[column]))
-            for s in read_csv(cell_folder(folder / CELLS.name, row) / MEMORY_FILE)
+            for s in read_csv(unlinked(cell_folder(folder / CELLS.name, row), MEMORY_FILE))
             if s.get(column)
         ]
     except (FileNotFoundError, UserError, KeyError, ValueError):

@@ -149,7 +149,7 @@ def test_a_bar_of_the_runs_says_what_loading_took(cap):
     figure = figures.where_bytes_are(replace(cap, pairs=pairs), pairs[0])
     assert (
         "). Of a cell that takes more outside its runs (1,200 MiB while loading) it is that of the "
-        "runs. Live" in figure.caption
+        "runs. Each" in figure.caption
     )
 
 

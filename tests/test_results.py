@@ -93,6 +93,21 @@ def test_processes_come_in_the_order_of_their_rounds(folder):
     assert found.peaks(CAT).tolist() == [998, 1000, 1000, 1001]
 
 
+def test_a_process_that_was_refused_is_not_the_one_that_is_shown(folder):
+    found = results_in(folder)
+    assert {row["shown_round"] for row in found.summary.values()} == {1}
+    assert found.refused == frozenset()
+    table = folder / "processes.csv"
+    first, second, *lines = table.read_text().splitlines()
+    names = ",".join(CAT)
+    assert second.startswith(f"{names},1,ok,")
+    refused = second.replace(f"{names},1,ok,", f"{names},1,unreadable,")
+    table.write_text("\n".join([first, refused, *lines]) + "\n")
+    found = results_in(folder)
+    assert found.summary[CAT]["shown_round"] == 2
+    assert found.refused == {(*CAT, 1)}
+
+
 def test_a_folder_without_processes_or_turns_is_read(folder):
     (folder / "processes.csv").unlink()
     found = results_in(folder)

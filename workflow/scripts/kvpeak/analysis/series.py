@@ -58,7 +58,8 @@ def _read(cells: Path, row: dict) -> tuple[Point, dict] | None:
     them is not there or damaged.
     """
     try:
-        record = read_object(unlinked(cell_folder(cells, row), RECORD_FILE))
+        process = cell_folder(cells, row, row.get("shown_round", 1))
+        record = read_object(unlinked(process, RECORD_FILE))
         request = record["request"]
         said = {
             "prefill": _prefill(request, row),

@@ -147,9 +147,10 @@ def _timeline(folder: Path, row: dict) -> list[list[float]]:
     """[seconds, MiB] of the cell's first process, the largest sample of each of SAMPLES spans."""
     column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
     try:
+        process = cell_folder(folder / CELLS.name, row, row.get("shown_round", 1))
         found = [
             (bounded(s["t_s"]), bounded(s[column]))
-            for s in read_csv(unlinked(cell_folder(folder / CELLS.name, row), MEMORY_FILE))
+            for s in read_csv(unlinked(process, MEMORY_FILE))
             if s.get(column)
         ]
     except (FileNotFoundError, UserError, KeyError, ValueError):

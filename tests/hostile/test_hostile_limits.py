@@ -7,13 +7,17 @@ import ctypes
 import io
 import json
 import logging
+import os
 import re
 import shutil
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
+from stranger import hidden
 
 from kvpeak.analysis import claims
 from kvpeak.analysis.claims import load_claims, planned_names, spell_absent
@@ -28,7 +32,9 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import MIB
 from kvpeak.base.tables import csv_text
+from kvpeak.base.text import shell_word
 from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv
+from kvpeak.cli import start
 from kvpeak.commands import bisect, fits, pools, predict, replay_recordings
 from kvpeak.display.durations import CELL, Durations
 from kvpeak.display.run import Run
@@ -385,3 +391,29 @@ def test_a_size_on_a_command_line_has_a_bound(command, given, tmp_path, monkeypa
     assert program.main(command, given) in (program.FAILED, program.USAGE)
     line = capsys.readouterr().err.splitlines()[-1]
     assert "expected " in line and len(line) < 300
+
+
+@pytest.mark.parametrize("name", ["a b", "a'b\\", "x\x1b[31mred\u202e'\\", "\udc80é"])
+def test_a_name_in_a_command_to_be_copied_is_seen_and_is_the_same(name):
+    word = shell_word(name)
+    assert word.isprintable()
+    printed = subprocess.run(["bash", "-c", f"printf %s {word}"], capture_output=True, check=True)
+    assert printed.stdout == os.fsencode(name)
+
+
+def test_a_folders_name_reaches_no_terminal(tmp_path, monkeypatch, capsys):
+    """It is an archive's own. Of import, and of plan."""
+    theirs = tmp_path / "x\x1b[31mred\u202e"
+    shutil.copytree(ROOT / "docs/findings/cpu-2026-12-01/config", theirs / "config")
+    cell = "results/cells/mlx-0.32.4/qwen2-tiny/alice-128/cat/none/laboratory/r1"
+    shutil.copytree(ROOT / "docs/findings/cpu-2026-12-01" / cell, theirs / cell)
+    (tmp_path / "project").mkdir()
+    monkeypatch.chdir(tmp_path / "project")
+    shutil.copytree(ROOT / "config", "config")
+    Path("prompts").mkdir()
+    shutil.copyfile(ROOT / "prompts/alice.txt", "prompts/alice.txt")
+    Path("Snakefile").touch()
+    assert start(["import", str(theirs)]) == 0
+    assert start(["plan", "--matrix", str(theirs / "config/matrix.yaml")]) == 0
+    said = capsys.readouterr()
+    assert "\\x1b[31mred" in said.out and not hidden(said.out + said.err)

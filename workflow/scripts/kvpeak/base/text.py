@@ -1,6 +1,8 @@
 """Text of others, before it reaches a terminal, a log or a document."""
 
+import os
 import re
+import shlex
 import unicodedata
 
 # How what a program prints, or the system says of one, is read, whatever the locale.
@@ -65,6 +67,19 @@ def seen(value):
     if isinstance(value, dict):
         return {seen(key): seen(each) for key, each in value.items()}
     return value
+
+
+def shell_word(text: str) -> str:
+    """The text as one word of a shell's command, in which every character can be seen."""
+    if is_seen(text):
+        return shlex.quote(text)
+    return "$'" + "".join(map(_in_shell, text)) + "'"
+
+
+def _in_shell(character: str) -> str:
+    if is_seen(character):
+        return "\\" * (character in "\\'") + character
+    return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
 def csv_safe(text: str) -> str:

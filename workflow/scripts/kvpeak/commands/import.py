@@ -7,13 +7,13 @@ taken: they are made anew.
 """
 
 import argparse
-import shlex
 import sys
 from pathlib import Path
 
 from kvpeak.analysis.importing import KINDS, Imported, import_results
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import EXPECTED, MATRIX
+from kvpeak.base.text import shell_word
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def _counts(imported: Imported) -> list[str]:
 def _next_step(folder: Path) -> str:
     """How to render them. The matrix is not copied: it may be code."""
     theirs = folder / MATRIX
-    matrix = shlex.quote(str(theirs)) if theirs.is_file() else "THEIRS"
+    matrix = shell_word(str(theirs)) if theirs.is_file() else "THEIRS"
     return (
         f"Now look at their matrix, which has {EXPECTED} beside it, and render with it:\n"
         f"  kvpeak plan --matrix {matrix}\n"

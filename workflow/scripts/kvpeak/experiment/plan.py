@@ -43,7 +43,7 @@ def plan_summary(matrix: Matrix) -> str:
     """The plan in a few lines for the terminal."""
     reasons = Counter(reason for _, reason in matrix.plan())
     here = reasons.pop("", 0)
-    lines = [f"{matrix.file}: {here + reasons.total()} cells, {here} run here"]
+    lines = [f"{exact(str(matrix.file))}: {here + reasons.total()} cells, {here} run here"]
     lines += [f"  {count} do not: {reason}" for reason, count in reasons.most_common()]
     known: dict = {}
     tried = (not_made(matrix, cell, known) for cell in matrix.cells_here)

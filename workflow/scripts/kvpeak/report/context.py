@@ -1,6 +1,5 @@
 """What the finding says: from the tables and the cells' records to the values of the templates."""
 
-import shlex
 from collections import Counter
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from kvpeak.base.columns import POOLS
 from kvpeak.base.fields import split_texts
 from kvpeak.base.kv_caches import words_of
 from kvpeak.base.numbers import MIB
+from kvpeak.base.text import shell_word
 from kvpeak.base.untrusted import read_csv
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import missing_cells
@@ -249,7 +249,7 @@ def origin(folder: Path, records: list[dict], reader: sources.Reader) -> dict:
 
 def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
     """What runs this matrix again: with make, with Snakemake, and one cell of it."""
-    config = "" if str(matrix_file) == DEFAULT_MATRIX else shlex.quote(f"matrix={matrix_file}")
+    config = "" if str(matrix_file) == DEFAULT_MATRIX else shell_word(f"matrix={matrix_file}")
     versions = {name for record in records for name in record["engine"].get("versions", {})}
     accel = [
         f"ACCEL={name[4:].replace('-', '')}" for name in versions if name.startswith("mlx-cuda-")

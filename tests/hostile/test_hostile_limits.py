@@ -417,3 +417,21 @@ def test_a_folders_name_reaches_no_terminal(tmp_path, monkeypatch, capsys):
     assert start(["plan", "--matrix", str(theirs / "config/matrix.yaml")]) == 0
     said = capsys.readouterr()
     assert "\\x1b[31mred" in said.out and not hidden(said.out + said.err)
+
+
+def test_a_table_takes_what_is_kept_of_it(tmp_path):
+    """Its other columns nobody reads."""
+    names = [f"x{number}" for number in range(12)]
+    lines = [
+        ",".join(f"{line + number}.{number:012d}" for number in range(12)) for line in range(20_000)
+    ]
+    file = tmp_path / "memory.csv"
+    file.write_text("\n".join([",".join(names), *lines, ""]))
+    size = file.stat().st_size
+    del lines
+    tracemalloc.start()
+    rows = read_csv(file, most=2 * size, only=("x1", "x3"))
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert rows[-1] == {"x1": "20000.000000000001", "x3": "20002.000000000003"}
+    assert most < 6 * size

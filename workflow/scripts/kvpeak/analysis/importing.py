@@ -169,7 +169,7 @@ def _check_process(folder: Path, name: Path) -> None:
     if read_process(folder, names) is None:
         raise UserError("cell.json or runs.csv is not there")
     if (folder / MEMORY_FILE).exists():
-        read_csv(folder / MEMORY_FILE, ("t_s", "phase"))
+        read_csv(folder / MEMORY_FILE, ("t_s", "phase"), only=())
 
 
 def _line(path: Path, error: UserError | OSError) -> str:

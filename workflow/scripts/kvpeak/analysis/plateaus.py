@@ -45,7 +45,7 @@ def growth_of(folder: Path, row: dict) -> Growth | None:
         return None
     try:
         record = read_object(folder / "cell.json")
-        samples = read_csv(folder / "memory.csv", MEMORY.names)
+        samples = read_csv(folder / "memory.csv", MEMORY.names, only=MEMORY.names)
         phase = next(each for each in record["phases"] if each["phase"] == "decode-0")
         column = "device_mib" if counter_of(row) == "device" else "footprint_mib"
         points = [(bounded(s["t_s"]), bounded(s[column])) for s in samples if s[column]]

@@ -185,7 +185,7 @@ def sampled_by_phase(folder: Path, counter: str) -> dict[str, float | None]:
     """
     largest: dict[str, float | None] = dict.fromkeys(PHASES)
     try:
-        samples = read_csv(folder / MEMORY_FILE, MEMORY.names)
+        samples = read_csv(folder / MEMORY_FILE, MEMORY.names, only=("phase", f"{counter}_mib"))
         runs = [at for at, each in enumerate(samples) if each["phase"].startswith(RUN_PHASES)]
         first, last = (runs[0], runs[-1]) if runs else (len(samples), len(samples))
         for at, sample in enumerate(samples):

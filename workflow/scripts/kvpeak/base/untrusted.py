@@ -230,13 +230,22 @@ def read_object(path: Path, most: int = MOST_JSON) -> dict:
     return found
 
 
-def read_csv(path: Path, needed: tuple[str, ...] = (), most: int = MOST_BYTES) -> list[dict]:
-    """The rows of a CSV file (comma-separated, one header line), each as column → text.
+def read_csv(
+    path: Path,
+    needed: tuple[str, ...] = (),
+    most: int = MOST_BYTES,
+    only: tuple[str, ...] | None = None,
+) -> list[dict]:
+    """The rows of a CSV file (comma-separated, one header line), each as column → text; with
+    `only` no other columns than these are kept.
 
     Raises what read_text does, and UserError if a column of `needed` is missing or the file is not
     such a table.
     """
-    return list(csv_rows(read_text(path, most), path, needed))
+    rows = csv_rows(read_text(path, most), path, needed)
+    if only is None:
+        return list(rows)
+    return [{name: row[name] for name in only if name in row} for row in rows]
 
 
 def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict]:
@@ -246,7 +255,8 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
     csv.field_size_limit(LONGEST_FIELD)
     if len(text) > MOST_WIDE and not text.isascii():
         raise UserError(f"{path}: more than {MOST_WIDE // MIB} MiB, and not all of it is ASCII")
-    reader = csv.DictReader(io.StringIO(text, newline=""))
+    lines = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")  # a byte each
+    reader = csv.DictReader(lines)
     clean = _visible(text) and '"' not in text
     try:
         header = reader.fieldnames or []

@@ -150,7 +150,7 @@ def _timeline(folder: Path, row: dict) -> list[list[float]]:
         process = cell_folder(folder / CELLS.name, row, row.get("shown_round", 1))
         found = [
             (bounded(s["t_s"]), bounded(s[column]))
-            for s in read_csv(unlinked(process, MEMORY_FILE))
+            for s in read_csv(unlinked(process, MEMORY_FILE), only=("t_s", column))
             if s.get(column)
         ]
     except (FileNotFoundError, UserError, KeyError, ValueError):

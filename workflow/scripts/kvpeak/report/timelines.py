@@ -60,7 +60,8 @@ def read_timeline(folder: Path, label: str) -> Timeline:
     record = read_object(folder / "cell.json")
     cuda = record["engine"].get("device", {}).get("accelerator") == "cuda"
     column = "device_mib" if cuda else "footprint_mib"
-    rows = [row for row in read_csv(folder / "memory.csv", ("t_s", column)) if row[column]]
+    names = ("t_s", column)
+    rows = [row for row in read_csv(folder / "memory.csv", names, only=names) if row[column]]
     return Timeline(
         label=label,
         t_s=[bounded(row["t_s"]) for row in rows],

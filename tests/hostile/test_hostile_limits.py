@@ -33,7 +33,7 @@ from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import MIB
 from kvpeak.base.tables import csv_text
 from kvpeak.base.text import shell_word
-from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv
+from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv, read_json
 from kvpeak.cli import start
 from kvpeak.commands import bisect, fits, pools, predict, replay_recordings
 from kvpeak.display.durations import CELL, Durations
@@ -435,3 +435,11 @@ def test_a_table_takes_what_is_kept_of_it(tmp_path):
     tracemalloc.stop()
     assert rows[-1] == {"x1": "20000.000000000001", "x3": "20002.000000000003"}
     assert most < 6 * size
+
+
+@pytest.mark.parametrize("part", ["[]", "{}"])
+def test_json_of_lists_and_objects_without_end_is_refused(tmp_path, part):
+    file = tmp_path / "a.json"
+    file.write_text("[" + ",".join([part] * 1_000_000) + "]")
+    with pytest.raises(UserError, match=r"a\.json: more than 1,000,000 lists and objects"):
+        read_json(file)

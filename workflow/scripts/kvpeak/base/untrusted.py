@@ -24,6 +24,7 @@ MOST_BYTES = 256 * MIB
 # Of a JSON file: its values take up to 30 times as much memory. The index of a model with 150,000
 # tensors fits, and so does a prompt of 1,500,000 tokens.
 MOST_JSON = 16 * MIB
+MOST_PARTS = 1_000_000  # lists and objects of a JSON file: each takes up to 232 bytes
 MOST_DOCUMENT = 4 * MIB  # of Markdown: parsing takes 100 times as much memory
 LONGEST_FIELD = MIB  # bytes of one CSV field
 MOST_COLUMNS = 200  # of a table; the widest of kvpeak's has fewer than half
@@ -205,6 +206,8 @@ def read_json(path: Path, most: int = MOST_JSON):
     UserError for anything that is not JSON.
     """
     text = read_text(path, most)
+    if text.count("[") + text.count("{") > MOST_PARTS:
+        raise UserError(f"{path}: more than {MOST_PARTS:,} lists and objects")
     try:
         found = json_value(text)
         return found if _visible(text) and "\\" not in text else seen(found)

@@ -22,6 +22,7 @@ from stranger import hidden
 from kvpeak.analysis import claims
 from kvpeak.analysis.claims import load_claims, planned_names, spell_absent
 from kvpeak.analysis.comparisons import Comparison, Pair
+from kvpeak.analysis.instruments import read_instruments
 from kvpeak.analysis.judging import MOST_NAMES, evaluate
 from kvpeak.analysis.plateaus import fit_growth_and_stop
 from kvpeak.analysis.results import Results, read_results
@@ -33,14 +34,14 @@ from kvpeak.base.fields import split_texts
 from kvpeak.base.numbers import MIB
 from kvpeak.base.tables import csv_text
 from kvpeak.base.text import shell_word
-from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, read_csv, read_json
+from kvpeak.base.untrusted import MOST_COLUMNS, MOST_DOCUMENT, MOST_RECORD, read_csv, read_json
 from kvpeak.cli import start
 from kvpeak.commands import bisect, fits, pools, predict, replay_recordings
 from kvpeak.display.durations import CELL, Durations
 from kvpeak.display.run import Run
 from kvpeak.display.screen import Stream
 from kvpeak.experiment.config_file import ConfigError
-from kvpeak.report import page_text, publishing
+from kvpeak.report import page_text, publishing, sources
 from kvpeak.report.page import page
 from kvpeak.report.page_data import PARTS
 from kvpeak.report.page_links import Links, rows_of
@@ -443,3 +444,20 @@ def test_json_of_lists_and_objects_without_end_is_refused(tmp_path, part):
     file.write_text("[" + ",".join([part] * 1_000_000) + "]")
     with pytest.raises(UserError, match=r"a\.json: more than 1,000,000 lists and objects"):
         read_json(file)
+
+
+@pytest.mark.parametrize("size", [MOST_RECORD // 4, 5_000_000])
+def test_a_long_text_in_a_record_does_not_fill_the_finding(tmp_path, size):
+    """It is cut, or its record is named."""
+    said = {"readings": [], "problems": ["x" * size], "machine": "x" * size}
+    for name in ("instruments/c.json", "calibration/c.json"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(json.dumps(said))
+    found, problems = read_instruments(tmp_path)
+    reader = sources.Reader()
+    calibrations = sources.calibrations(tmp_path, reader)
+    assert len(str(found) + str(calibrations) + str(problems + reader.problems)) < 10_000
+    whole = size < MOST_RECORD
+    assert (len(found), len(calibrations)) == (whole, whole)
+    for line in problems + reader.problems:
+        assert line.endswith("/c.json: larger than 256 KiB")

@@ -27,6 +27,7 @@ from kvpeak.base.roots import check_root
 from kvpeak.base.untrusted import (
     MOST_BYTES,
     MOST_JSON,
+    MOST_RECORD,
     open_folder,
     read_bytes,
     read_csv,
@@ -146,7 +147,9 @@ def _checked(theirs: Path, opened: int, name: Path, kind: str) -> dict[str, byte
         for each, content in contents.items():
             (copy / each).write_bytes(content)
         try:
-            _check_process(copy, name) if kind == CELL else read_object(copy / name.name)
+            _check_process(copy, name) if kind == CELL else read_object(
+                copy / name.name, MOST_RECORD
+            )
         except UserError as error:
             raise UserError(str(error).replace(private, str(theirs))) from None
     return contents

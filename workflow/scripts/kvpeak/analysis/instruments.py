@@ -6,8 +6,8 @@ import math
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.text import plain
-from kvpeak.base.untrusted import read_object
+from kvpeak.base.text import brief, plain
+from kvpeak.base.untrusted import MOST_RECORD, read_object
 
 DOUBTED = "doubted"  # of a row of the summary: the columns whose counter is off
 FIGURES = ("known_mib", "read_mib", "off_mib")
@@ -51,7 +51,7 @@ def worst_reading(record: dict, counter: str) -> dict:
 
 
 def _checked(file: Path) -> dict:
-    record = read_object(file)
+    record = brief(read_object(file, MOST_RECORD))
     readings = record.get("readings")
     if not isinstance(readings, list):
         raise UserError(f"{file}: readings: expected a list")

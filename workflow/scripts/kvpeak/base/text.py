@@ -82,6 +82,17 @@ def _in_shell(character: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in os.fsencode(character))
 
 
+def brief(value, most: int = 2000):
+    """The value of a JSON file, each text in it with at most so many characters."""
+    if isinstance(value, str):
+        return value if len(value) <= most else value[: most - 1] + "…"
+    if isinstance(value, list):
+        return [brief(each, most) for each in value]
+    if isinstance(value, dict):
+        return {brief(key, most): brief(each, most) for key, each in value.items()}
+    return value
+
+
 def csv_safe(text: str) -> str:
     """The text such that a spreadsheet takes nothing of it for a formula: an apostrophe before =,
     +, - and @, at its beginning and after a semicolon, which begins a field in many countries;

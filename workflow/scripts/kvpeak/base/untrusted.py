@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.numbers import MIB
+from kvpeak.base.numbers import KIB, MIB
 from kvpeak.base.text import is_seen, plain, seen
 
 MOST_BYTES = 256 * MIB
@@ -25,6 +25,9 @@ MOST_BYTES = 256 * MIB
 # tensors fits, and so does a prompt of 1,500,000 tokens.
 MOST_JSON = 16 * MIB
 MOST_PARTS = 1_000_000  # lists and objects of a JSON file: each takes up to 232 bytes
+# Of the record of an environment, a calibration or the like, which the finding shows; one of a
+# thousand packages fits.
+MOST_RECORD = 256 * KIB
 MOST_DOCUMENT = 4 * MIB  # of Markdown: parsing takes 100 times as much memory
 LONGEST_FIELD = MIB  # bytes of one CSV field
 MOST_COLUMNS = 200  # of a table; the widest of kvpeak's has fewer than half
@@ -185,7 +188,8 @@ def read_bytes(path: Path, most: int = MOST_BYTES, folder: int | None = None) ->
     with open_regular(path, folder) as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise UserError(f"{path}: larger than {most // MIB:,} MiB")
+        size = f"{most // MIB:,} MiB" if most >= MIB else f"{most // KIB} KiB"
+        raise UserError(f"{path}: larger than {size}")
     return content
 
 

@@ -12,7 +12,8 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.layout import cell_folder
 from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
-from kvpeak.base.untrusted import read_object
+from kvpeak.base.text import brief
+from kvpeak.base.untrusted import MOST_JSON, MOST_RECORD, read_object
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.status import outcome_in
 
@@ -28,15 +29,17 @@ class Reader:
     def __init__(self):
         self.problems: list[str] = []
 
-    def each(self, paths: Iterable[Path], take: Callable) -> Iterator[tuple[Path, object]]:
+    def each(
+        self, paths: Iterable[Path], take: Callable, most: int = MOST_RECORD
+    ) -> Iterator[tuple[Path, object]]:
         """(path, what `take` makes of its JSON object) of every file that was made and can be
-        read.
+        read, and has at most so many bytes. Its texts are cut.
         """
         for path in paths:
             if why_not_made(path):
                 continue
             try:
-                yield path, take(read_object(path))
+                yield path, take(brief(read_object(path, most)))
             except UserError as error:
                 self.problems.append(str(error))
             except FileNotFoundError:
@@ -67,7 +70,7 @@ def read_records(
             continue
         if outcome_in(folder) in (FAILED, UNAVAILABLE):
             continue
-        for _, record in reader.each([folder / "cell.json"], _complete):
+        for _, record in reader.each([folder / "cell.json"], _complete, MOST_JSON):
             records[key] = record
     return list(records.values())
 

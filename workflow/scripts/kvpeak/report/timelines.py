@@ -47,7 +47,7 @@ def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]
         label = ", ".join(spell_name(axis, names[axis]) for axis in AXES)
         # a damaged file costs its line in the figure; aggregate names it
         with contextlib.suppress(OSError, UserError, KeyError, TypeError, ValueError):
-            folder = cell_folder(cells, names, row.get("shown_round", 1))
+            folder = cell_folder(cells, names, (row or {}).get("shown_round", 1))
             source = (folder / "memory.csv").relative_to(cells.parent)
             found.append(replace(read_timeline(folder, label), source=source.as_posix()))
     return found

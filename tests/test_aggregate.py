@@ -146,8 +146,11 @@ def test_each_turn_is_a_row_with_its_cell_and_its_round(cells):
     part = {"prompt_tokens": 8, "generated_tokens": 5, "prefill_s": 2, "ttft_s": 3, "decode_s": 4}
     parts = [part | {"turn": 1}, part | {"turn": 2, "prefill_s": 4}]
     event = {"event": "run", "run": 1, "warmup": False, "parts": parts}
-    cells(1, [1, 1], events=[event])
-    cells(2, [1, 1], events=[event | {"parts": parts[:1]}])
+    asked = RECORD["request"] | {
+        "prompt": RECORD["request"]["prompt"] | {"workload": {"repeat": 2}}
+    }
+    cells(1, [1, 1], events=[event], request=asked)
+    cells(2, [1, 1], events=[event | {"parts": parts[:1]}], request=asked)
     main(aggregate, [])
     rows = read("turns")
     assert [[row[axis] for axis in AXES] for row in rows] == [list(NAMES)] * 3

@@ -108,7 +108,39 @@ def test_a_turn_that_no_table_could_hold_costs_its_process(process, part):
     if "first_difference" in part:
         events[0]["first_differences"] = [part["first_difference"]]
     with pytest.raises(UserError, match=r"cell\.json: events: parts: \w+: .*: expected a number"):
-        process(events=events)
+        process(events=events, request__prompt__workload={"repeat": 1})
+
+
+@pytest.mark.parametrize(
+    ("workload", "each"),
+    [
+        ({}, 0),
+        ({"repeat": 2}, 2),
+        ({"turns": [1] * 3}, 3),
+        ({"batch": 5}, 5),
+        ({"shared_prefix": 512}, 4),
+    ],
+)
+def test_more_parts_than_were_asked_for_cost_their_process(process, workload, each):
+    """Of four runs; the turns of all cells have to fit one table."""
+    part = {"prompt_tokens": 4, "generated_tokens": 9}
+    run = {"event": "run", "run": 0, "warmup": False}
+    whole = [run | {"parts": [part] * each}] * 4
+    found = process(events=whole, request__prompt__workload=workload)
+    assert len(found["turns"]) == 4 * each
+    said = f"{4 * each + 1} parts of runs: expected {4 * each}, as it was asked"
+    with pytest.raises(UserError, match=said):
+        process(
+            events=[*whole, run | {"parts": [part]}],
+            request__prompt__workload=workload,
+        )
+
+
+def test_a_long_text_of_a_turn_costs_its_process(process):
+    part = {"prompt_tokens": 4, "generated_tokens": 9, "tokens_sha256": "a" * 2001}
+    events = [{"event": "run", "run": 0, "warmup": False, "parts": [part]}]
+    with pytest.raises(UserError, match="parts: tokens_sha256: longer than 2,000 characters"):
+        process(events=events, request__prompt__workload={"repeat": 1})
 
 
 @pytest.mark.parametrize("size", ["nan", "inf", "1e30", "x"])
@@ -133,6 +165,7 @@ def test_joules_are_for_each_token_of_the_runs_that_counted_them(process):
         both | {"prefill_j": 30},
         both,
         {"prefill_j": 1000, "warmup": "true", "prompt_tokens": 1},
+        request__protocol__recorded=4,
     )
     assert found["prefill_j_per_token"] == 2
     assert found["decode_j_per_token"] == 2

@@ -722,6 +722,33 @@ def test_a_run_that_is_there_twice_costs_its_own_cell(home, monkeypatch):
     assert tables["summary.csv"].count("unreadable,") == 1
 
 
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        (lambda run: [run | {"run": at} for at in range(5_000)], "5,000 runs: expected "),
+        (lambda run: [run | {"started_at": "x" * 2_001}], "line 2: started_at: longer than 2,000"),
+    ],
+)
+def test_runs_that_would_fill_the_table_of_all_cost_their_own_cell(
+    home, monkeypatch, changed, said
+):
+    """480,000 of one cell were as many as a table may hold."""
+    monkeypatch.chdir(home.project.folder)
+    table = home.cells()[0] / "runs.csv"
+    with table.open(newline="") as file:
+        run = [*csv.DictReader(file)][-1]
+    with table.open("w", newline="") as file:
+        writer = csv.DictWriter(file, run)
+        writer.writeheader()
+        writer.writerows(changed(run))
+    tables, measured, problems = gather(read_plan(PLAN))
+    (line,) = problems
+    assert said in line and str(table.parent.relative_to(home.project.folder)) in line
+    assert tables["summary.csv"].count("unreadable,") == 1
+    assert measured == len(home.cells())
+    assert "x" * 2_001 not in tables["runs.csv"] and tables["runs.csv"].count("\n") < 100
+
+
 FIELDS = ("nan", "inf", "1e30", "1_000", "１２", "x", "-5", " 5", "0x1")
 
 

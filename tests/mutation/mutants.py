@@ -63,6 +63,7 @@ MODULES = {
     "analysis/least_work": "test_least_work.py",
     "analysis/pooled": "test_pooled.py -k 'not 2000_trials and not processes_have_an_interval'",
     "analysis/processes": "test_processes.py",
+    "analysis/record_rows": "test_processes.py",
     "analysis/results": "test_results.py",
     "analysis/roof": "test_roof.py",
     "analysis/statistics": "test_statistics.py -k 'not trials and not would_not_cover'",

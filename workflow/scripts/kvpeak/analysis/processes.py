@@ -4,7 +4,6 @@ A record may come from a stranger or from an older version. What a finding canno
 checked here; a figure that is optional is empty where it cannot be worked out, and costs no row.
 """
 
-import re
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import cache
@@ -14,19 +13,17 @@ from statistics import fmean
 from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.kv_held import difference
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
+from kvpeak.analysis.record_rows import LONGEST, check_cell, check_numbers, check_texts
 from kvpeak.analysis.workloads import rows_of
 from kvpeak.base.columns import (
-    COUNTS,
     ENERGY,
     MEMORY,
     PEAKS,
     PROCESSES,
     RUNS,
-    SIGNED,
     SPEEDS,
     SUMMARY,
     TURNS,
-    Table,
 )
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
@@ -38,18 +35,17 @@ from kvpeak.base.roots import check_in_project
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.experiment.requests import asked_otherwise
-from kvpeak.experiment.workloads import NAMED, name_of
+from kvpeak.experiment.workloads import NAMED, name_of, parts_of
 from kvpeak.inputs.shapes import kv_bytes_per_token
 
-LONGEST, MOST_TEXTS = 2000, 100  # characters of a text, texts of a list: all cells' are kept
+MOST_TEXTS = 100  # of a list: all cells' are kept
+MOST_RUNS = 10_000  # of a process that does not say how many it was asked for
 HELD = ("kv_bytes_per_token", "kv_window_bytes", "kv_state_bytes")  # the engine measures them
 WORK = (*HELD, "kv_bytes_from_shapes", "kv_difference", "prefill_flops", "decode_bytes")
 HARDWARE = (("machine", "before", "machine_id"), ("machine", "before", "gpu", "uuid"))
 RUN_PHASES = ("prefill-", "decode-")
 PHASES = ("sampled_load_mib", "sampled_run_mib", "sampled_end_mib")
 _OPTIONAL = ("temperature_c", "thermal_pressure", "prefill_j", "decode_j")
-_COUNT = re.compile(r"\d{1,9}", re.ASCII)
-_NUMBER = re.compile(r"-?\d+(\.\d+)?(e[-+]\d+)?", re.ASCII)
 _NEEDED = tuple(name for name in RUNS.names if name not in _OPTIONAL)
 
 
@@ -114,15 +110,17 @@ def read_process(
     except FileNotFoundError:
         return None
     for line, run in enumerate(runs, 2):
-        _check_numbers(RUNS, run, f"{folder / 'runs.csv'}: line {line}")
+        check_numbers(RUNS, run, f"{folder / 'runs.csv'}: line {line}")
+        check_texts(RUNS, run, f"{folder / 'runs.csv'}: line {line}")
     if len({run["run"] for run in runs}) < len(runs):
         raise UserError(f"{folder / 'runs.csv'}: run: one of them is there twice")
     if cell:
-        _check_cell(record.items("cell"), cell, record.file)
+        check_cell(record.items("cell"), cell, record.file)
         for run in runs:
-            _check_cell(run, cell, folder / "runs.csv")
+            check_cell(run, cell, folder / "runs.csv")
     if asked and (otherwise := asked_otherwise(record.items("request"), asked)):
         raise UserError(f"{record.file}: request: {otherwise}")
+    _check_count(runs, record, "runs")
     recorded = [run for run in runs if run["warmup"].lower() != "true"]
     hashes = {run["tokens_sha256"] for run in recorded if run["tokens_sha256"]}
     found = {
@@ -143,40 +141,21 @@ def read_process(
     }
     counter = counter_of(found)
     found |= sampled_by_phase(folder, counter)
-    _check_numbers(PROCESSES, found, str(record.file))
+    check_numbers(PROCESSES, found, str(record.file))
     for turn in found["turns"]:
-        _check_numbers(TURNS, turn, f"{record.file}: events: parts")
+        check_numbers(TURNS, turn, f"{record.file}: events: parts")
+        check_texts(TURNS, turn, f"{record.file}: events: parts")
     return found | {"peak_source": record.text("memory", f"peak_{counter}_source") or ""}, runs
 
 
-def _check_cell(names: dict, cell: dict[str, str], file: Path) -> None:
-    """Raise UserError if a record names another cell than the one in whose folder it lies."""
-    for name, expected in cell.items():
-        if (found := str(names.get(name))) != expected:
-            raise UserError(
-                f"{file}: {name}: {found[:80]}: expected {expected}, whose folder it is"
-            )
-
-
-def _check_numbers(table: Table, row: dict, where: str) -> None:
-    """Raise UserError for the first number of a row that the table, or who reads it, cannot take; a
-    negative one becomes a number, because as text it would be a formula.
+def _check_count(rows: list[dict], record: Record, what: str, each: int = 1) -> None:
+    """Raise UserError for more runs, or parts of them (`each` so many), than were asked for: those
+    of all cells have to fit one table. A record that does not say it may have MOST_RUNS.
     """
-    for name in table.numbers:
-        value = row.get(name)
-        if value is None or value == "":
-            continue
-        text = str(value)
-        if name in COUNTS and not _COUNT.fullmatch(text):
-            raise UserError(f"{where}: {name}: {text[:80]}: expected a number below 10^9")
-        if not _NUMBER.fullmatch(text) or abs(float(text)) > LARGEST:
-            raise UserError(f"{where}: {name}: {text[:80]}: expected a number")
-        if name == "prompt_tokens" and not int(text):
-            raise UserError(f"{where}: {name}: 0: expected a number from 1")
-        if text.startswith("-"):
-            if name not in SIGNED:
-                raise UserError(f"{where}: {name}: {text[:80]}: expected a number from 0")
-            row[name] = float(text)
+    asked = [record.number("request", "protocol", name) for name in ("warmup", "recorded")]
+    most = MOST_RUNS if None in asked else each * sum(asked)
+    if len(rows) > most:
+        raise UserError(f"{record.file}: {len(rows):,} {what}: expected {most:,}, as it was asked")
 
 
 def sampled_by_phase(folder: Path, counter: str) -> dict[str, float | None]:
@@ -201,9 +180,11 @@ def turns_of(record: Record) -> list[dict]:
     """The rows of turns.csv; none for a plain prompt. Raises UserError for parts that are none."""
     events = record.at("events") or []
     try:
-        return rows_of(events)
+        found = rows_of(events)
     except (AttributeError, KeyError, TypeError) as error:
         raise UserError(f"{record.file}: events: a run's parts: {error!r}") from None
+    _check_count(found, record, "parts of runs", parts_of(workload_of(record)))
+    return found
 
 
 def workload_of(record: Record) -> str:

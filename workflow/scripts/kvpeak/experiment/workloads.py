@@ -9,6 +9,7 @@ from kvpeak.experiment.config_file import ConfigError
 KINDS = ("turns", "repeat", "batch", "shared_prefix")
 OF = {"mlx": KINDS, "mistralrs": ("turns", "repeat")}  # engine → the kinds that it has
 NAMED = re.compile(rf"({'|'.join(KINDS)}) [1-9]\d{{0,8}}", re.ASCII)  # what name_of says
+SHARED_PARTS = 4  # of two prompts that begin alike: docs/protocol.md
 MOST_TURNS = 100_000  # of a session
 WHY = {
     ("mistralrs", "batch"): "mistral.rs decides itself which requests it puts together",
@@ -80,6 +81,12 @@ def name_of(entry: dict) -> str:
     kind = kind_of(entry)
     value = entry.get(kind)
     return f"{kind} {len(value) if isinstance(value, list) else value}" if kind else ""
+
+
+def parts_of(name: str) -> int:
+    """How many parts a run has of what name_of said; none for one text."""
+    kind, _, number = name.partition(" ")
+    return SHARED_PARTS if kind == "shared_prefix" else int(number or 0)
 
 
 def spell(name: str, tokens: int | None = None) -> str:

@@ -334,6 +334,27 @@ def test_weights_that_only_one_engine_would_load_are_refused(saved, tmp_path):
         check_weights(saved)
 
 
+@pytest.mark.parametrize("kind", ["a file", "a link", "a folder"])
+@pytest.mark.parametrize("name", ["new", "old", "download"])
+def test_what_lies_under_a_hidden_name_does_not_keep_a_model_from_being_made(
+    models_folder,  # noqa: F811
+    hub,  # noqa: F811
+    tmp_path,
+    name,
+    kind,
+):
+    place, mine = models_folder.folder.with_name(f".tiny.{name}"), tmp_path / "mine"
+    mine.write_text("mine")
+    if kind == "a file":
+        place.write_text("x")
+    elif kind == "a link":
+        place.symlink_to(mine)
+    else:
+        (place / "inner").mkdir(parents=True)
+    models_folder.made(HUB, endpoint=hub.url)
+    assert mine.read_text() == "mine" and not place.exists()
+
+
 def test_a_hub_that_sends_more_than_it_lists_is_refused(models_folder, hub):  # noqa: F811
     hub.served["model.safetensors"] = hub.files["model.safetensors"] + bytes(1 << 20)
     line = models_folder.refused(HUB, endpoint=hub.url)

@@ -238,7 +238,7 @@ def build(asked: dict, entry: dict, folder: Path, wheels: Path | None, convert: 
     if strange := strangers(folder):
         raise UserError(f"{folder} holds {strange[0]}, which was not made here; move it away")
     new = beside(folder, "new")
-    shutil.rmtree(new, ignore_errors=True)
+    remove(new)
     new.mkdir()
     try:
         if entry["kind"] == "hub":
@@ -261,6 +261,8 @@ def from_hub(entry: dict, folder: Path, new: Path) -> str:
     real = entry.get("weights") != "random"
     repository, revision = entry["repository"], entry["revision"]
     downloads = beside(folder, "download")
+    if downloads.is_symlink() or not downloads.is_dir():
+        remove(downloads)
     try:
         names = hub.download(
             repository,
@@ -320,10 +322,19 @@ def beside(folder: Path, what: str) -> Path:
     return folder.with_name(f".{folder.name}.{what}")
 
 
+def remove(path: Path) -> None:
+    """Remove what an earlier step left, or what came with a folder that was handed over: be it a
+    file, or a link, which is not followed.
+    """
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def replace(folder: Path, new: Path) -> None:
     """Rename `new` to `folder`, whose old content goes."""
     old = beside(folder, "old")
-    shutil.rmtree(old, ignore_errors=True)
+    remove(old)
     folder.rename(old)
     new.rename(folder)
     shutil.rmtree(old)

@@ -15,6 +15,7 @@ from conftest import ROOT
 from stranger import hidden
 
 from kvpeak.analysis import importing
+from kvpeak.analysis.roof import roofs
 from kvpeak.base import layout
 from kvpeak.base.files import write_text
 from kvpeak.cli import start
@@ -22,6 +23,7 @@ from kvpeak.environments.build import prepared
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import to_be_tried_again
 from kvpeak.experiment.status import outcome_of, to_be_skipped
+from kvpeak.report.sources import Reader, calibrations
 
 PUBLISHED = ROOT / "docs/findings/cpu-2026-12-01/results"
 CELL = Path("results/cells/mlx-0.32.4/qwen2-tiny/alice-128/cat/none/laboratory/r1")
@@ -116,6 +118,22 @@ def test_what_was_imported_is_made_anew_before_a_cell_is_measured_here(door):
     assert to_be_tried_again(ENVIRONMENT)
     prepared("mlx-0.32.4", json.loads(honest)["packages"])
     assert ENVIRONMENT.read_bytes() == made and not to_be_tried_again(ENVIRONMENT)
+
+
+@pytest.mark.parametrize("same_name", [True, False])
+def test_a_roof_that_was_imported_is_not_that_of_this_machine(door, same_name):
+    """Thousands of rented machines have one name; of a machine without a calibration here it is
+    the roof of its own cells.
+    """
+    door.run()
+    theirs = json.loads(CALIBRATION.read_text())
+    assert roofs(calibrations(Path("results"), Reader()))[theirs["machine"]].flops
+    machine = theirs["machine"] if same_name else "another"
+    mine = theirs | {"machine": machine, "dtypes": {"float32": {"flops": 5e9, "sgemv": 1e9}}}
+    write_text(CALIBRATION.with_name("mine.json"), json.dumps(mine))
+    found = roofs(calibrations(Path("results"), Reader()))
+    assert found[machine].flops == {"float32": 5e9}
+    assert found.keys() == {machine, theirs["machine"]}
 
 
 def test_an_imported_cell_that_did_not_fit_elsewhere_skips_nothing_here(door):

@@ -242,6 +242,17 @@ def test_a_file_of_a_cell_that_is_a_link_is_in_no_page_and_no_prediction(home, m
     )
 
 
+def test_a_folder_of_all_cells_that_is_a_link_is_in_no_page_and_no_prediction(home, monkeypatch):
+    monkeypatch.chdir(home.project.folder)
+    results = read_results(*(f"results/{each}.csv" for each in ("plan", "summary", "runs")))
+    row = results.summary[home.cells()[0].relative_to(home.results / "cells").parts[:-1]]
+    assert _timeline(Path("results"), row) and _read(Path("results/cells"), row)
+    (home.folder / ".cache").mkdir(exist_ok=True)
+    (home.results / "cells").rename(home.folder / ".cache/cells")
+    (home.results / "cells").symlink_to(home.folder / ".cache/cells")
+    assert not _timeline(Path("results"), row) and not _read(Path("results/cells"), row)
+
+
 def test_a_plan_that_names_records_of_elsewhere_is_refused(home):
     """Such as those of another project, as if they were of these cells."""
     plan, other = home.results / "plan.csv", home.folder / ".config"

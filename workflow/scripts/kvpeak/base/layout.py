@@ -41,9 +41,9 @@ FAILURE_FILE = "failure.txt"  # in the folder of a start that failed: the cause 
 
 def cell_folder(cells: Path, names: Mapping[str, str], number: int | str = 1) -> Path:
     """The folder below `cells` of a process whose names on the axes a table says. Raises UserError
-    if it leads out or to another's, by a name or a link.
+    if it leads out or to another's, by a name or a link, `cells` itself being none.
     """
-    return unlinked(cells, Path(*(names[axis] for axis in AXES), f"r{number}"))
+    return unlinked(cells.parent, Path(cells.name, *(names[axis] for axis in AXES), f"r{number}"))
 
 
 def model_folder(model: str, shapes: bool = False) -> Path:

@@ -11,7 +11,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.layout import cell_folder
-from kvpeak.base.made import FAILED, UNAVAILABLE, why_not_made
+from kvpeak.base.made import FAILED, UNAVAILABLE, is_imported, why_not_made
 from kvpeak.base.text import brief
 from kvpeak.base.untrusted import MOST_JSON, MOST_RECORD, read_object
 from kvpeak.experiment.matrix import Matrix
@@ -218,9 +218,18 @@ def _environment(record: dict) -> dict:
 
 
 def calibrations(folder: Path, reader: Reader) -> dict[str, dict]:
-    """Commit → what calibrate.py measured for it."""
+    """Commit → what calibrate.py measured for it. One that was imported is left out where its
+    machine has the name of one that was calibrated here: they need not be the same.
+    """
     paths = sorted((folder / "calibration").glob("*.json"))
-    return {path.stem: found for path, found in reader.each(paths, lambda record: record)}
+    found = dict(reader.each(paths, lambda record: record))
+    imported = {path for path in found if is_imported(path)}
+    here = [found[path].get("machine") for path in found.keys() - imported]
+    return {
+        path.stem: record
+        for path, record in found.items()
+        if path not in imported or record.get("machine") not in here
+    }
 
 
 def builds(folder: Path, reader: Reader) -> list[dict]:

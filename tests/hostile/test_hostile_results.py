@@ -32,7 +32,7 @@ from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
 from kvpeak.base.made import tried_again
 from kvpeak.base.roots import check_own, check_root
-from kvpeak.base.untrusted import MOST_JSON
+from kvpeak.base.untrusted import MOST_JSON, MOST_PARTS
 from kvpeak.cli import start
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import lacks_its_programs, to_be_tried_again
@@ -964,10 +964,13 @@ def test_the_largest_record_is_read_within_a_gibibyte(home, case):
     cell = home.cells()[0]
     said = json.loads((cell / "cell.json").read_text())
     said |= {"detail": "d" * 10_000, "flags": ["f"] * 10_000}
-    keys = ",".join(f'"{number:x}":{{}}' for number in range(MOST_JSON // 13))
-    rest = LARGE[case] * ((MOST_JSON - (1 << 20)) // max(1, len(LARGE[case].encode())))
+    parts = MOST_PARTS - 1000  # the record has some of its own
+    keys = ",".join(f'"{number:x}":{{}}' for number in range(min(MOST_JSON // 13, parts)))
+    each = max(1, len(LARGE[case].encode()))
+    rest = LARGE[case] * min((MOST_JSON - (1 << 20)) // each, parts if each == 3 else MOST_JSON)
     more = f"[{rest}0]" if rest else f"{{{keys}}}"
-    (cell / "cell.json").write_text(f'{{"more": {more}, {json.dumps(said)[1:]}')
+    pad = "x" * (MOST_JSON - (1 << 20) - len(more.encode()))
+    (cell / "cell.json").write_text(f'{{"more": {more}, "pad": "{pad}", {json.dumps(said)[1:]}')
     command = [sys.executable, "-c", WITHIN, cell]
     environment = os.environ | {"PYTHONPATH": str(home.project.folder / "workflow/scripts")}
     subprocess.run(command, env=environment, check=True)

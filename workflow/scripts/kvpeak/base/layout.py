@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from kvpeak.base.axes import AXES
-from kvpeak.base.files import unlinked
+from kvpeak.base.files import inside, unlinked
 
 MATRIX = Path("config/matrix.yaml")
 EXPECTED = "expected.yaml"  # beside the matrix
@@ -43,7 +43,9 @@ def cell_folder(cells: Path, names: Mapping[str, str], number: int | str = 1) ->
     """The folder below `cells` of a process whose names on the axes a table says. Raises UserError
     if it leads out or to another's, by a name or a link, `cells` itself being none.
     """
-    return unlinked(cells.parent, Path(cells.name, *(names[axis] for axis in AXES), f"r{number}"))
+    name = Path(*(names[axis] for axis in AXES), f"r{number}")
+    inside(cells, name)  # whose line says so
+    return unlinked(cells.parent, cells.name / name)
 
 
 def model_folder(model: str, shapes: bool = False) -> Path:

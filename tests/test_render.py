@@ -634,6 +634,18 @@ def test_the_numbers_of_a_counter_that_is_off_are_marked_and_no_others(
     assert table in details.replace(" †", "")
 
 
+def test_instruments_of_a_commit_without_cells_say_nothing(rendered, project):
+    """They may be another machine's, whose results were imported."""
+
+    def foreign():
+        instruments("peak_pool_mib")
+        folder = Path("results/instruments")
+        (folder / "mlx-0.32.4.json").rename(folder / "other.json")
+
+    text = rendered(foreign) + Path("report/finding.md").read_text()
+    assert "`other`" not in text and "too little" not in text
+
+
 def test_a_damaged_record_of_the_instruments_is_named_and_costs_nothing(rendered, project):
     def damaged():
         Path("results/instruments").mkdir()

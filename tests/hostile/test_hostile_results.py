@@ -31,9 +31,11 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
 from kvpeak.base.made import tried_again
+from kvpeak.base.program import main
 from kvpeak.base.roots import check_own, check_root
 from kvpeak.base.untrusted import MOST_JSON, MOST_PARTS
 from kvpeak.cli import start
+from kvpeak.commands import page as page_command
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import lacks_its_programs, to_be_tried_again
 from kvpeak.experiment.requests import asked_otherwise
@@ -220,6 +222,18 @@ def test_a_table_that_is_a_link_to_a_secret_is_in_no_page(tmp_path, name):
         read_tables(tmp_path / "theirs/results")
     with pytest.raises(UserError, match="leads out of "):
         read_table(table)
+
+
+def test_results_that_are_a_link_are_in_no_page(tmp_path, monkeypatch, capsys):
+    (tmp_path / "mine/results").mkdir(parents=True)
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs/results").symlink_to(tmp_path / "mine/results")
+    (tmp_path / "theirs/finding.md").write_text("# x\n")
+    monkeypatch.chdir(tmp_path)
+    paths = ["--finding", "theirs/finding.md", "--results", "theirs/results", "--out", "x.html"]
+    assert main(page_command, paths) == 1
+    assert "theirs/results: a link; expected a folder" in capsys.readouterr().err
+    assert not Path("x.html").exists()
 
 
 @pytest.mark.parametrize("name", ["memory.csv", "cell.json"])

@@ -28,6 +28,12 @@ def read_instruments(folder: Path) -> tuple[dict[str, dict], list[str]]:
     return found, problems
 
 
+def of_the_cells(instruments: dict[str, dict], summary: list[dict]) -> dict[str, dict]:
+    """Those of the environments of these cells. Others may be another machine's, and imported."""
+    commits = {row["commit"] for row in summary}
+    return {name: each for name, each in instruments.items() if name in commits}
+
+
 def doubt(summary: list[dict], instruments: dict[str, dict]) -> None:
     """Note in each row of the summary whose counters are off in its environment."""
     for row in summary:

@@ -7,6 +7,7 @@ from, in one HTML file.
 import argparse
 from pathlib import Path
 
+from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_together
 from kvpeak.base.layout import FINDING, RESULTS
 from kvpeak.report.page import page
@@ -20,5 +21,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> None:
+    if given.results != RESULTS and given.results.is_symlink():  # a stranger's may lead to mine
+        raise UserError(
+            f"{given.results}: a link; expected a folder; remove it, or name its target"
+        )
     out = given.out or given.finding.with_suffix(".html")
     write_together(out.parent, {out.name: page(given.finding, given.results)})

@@ -8,7 +8,7 @@ import pandas as pd
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, compare
 from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.history import histories
-from kvpeak.analysis.instruments import doubt, read_instruments
+from kvpeak.analysis.instruments import doubt, of_the_cells, read_instruments
 from kvpeak.analysis.lead import Lead, leading
 from kvpeak.analysis.longest import fits_rows
 from kvpeak.analysis.pooled import effects as pooled_effects
@@ -69,7 +69,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     checks = rows(read_table(folder / "checks.csv"))
     summary = list(results.summary.values())
     instruments, damaged = read_instruments(folder)
-    doubt(summary, instruments)
+    doubt(summary, instruments := of_the_cells(instruments, summary))
     reader = sources.Reader()
     records = sources.read_records(plan, folder / "cells", reader, results.refused)
     compared = [compare(results, **entry) for entry in matrix.compare]

@@ -10,7 +10,7 @@ from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, unlinked
-from kvpeak.base.layout import CELLS, RECORD_FILE, cell_folder
+from kvpeak.base.layout import CELLS, RECORD_FILE, shown_folder
 from kvpeak.base.model_config import sizes
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_object
@@ -58,8 +58,7 @@ def _read(cells: Path, row: dict) -> tuple[Point, dict] | None:
     them is not there or damaged.
     """
     try:
-        process = cell_folder(cells, row, row.get("shown_round", 1))
-        record = read_object(unlinked(process, RECORD_FILE))
+        record = read_object(unlinked(shown_folder(cells, row), RECORD_FILE))
         request = record["request"]
         said = {
             "prefill": _prefill(request, row),

@@ -48,6 +48,13 @@ def cell_folder(cells: Path, names: Mapping[str, str], number: int | str = 1) ->
     return unlinked(cells.parent, cells.name / name)
 
 
+def shown_folder(cells: Path, row: Mapping) -> Path:
+    """The folder of the process that stands for a cell: the first whose record was taken, as
+    read_results says in a row of the summary. Raises what cell_folder does.
+    """
+    return cell_folder(cells, row, row.get("shown_round", 1))
+
+
 def model_folder(model: str, shapes: bool = False) -> Path:
     """The model's folder, or that of its shapes alone, which is what a replay needs."""
     return MODELS / "shapes" / model if shapes else MODELS / model

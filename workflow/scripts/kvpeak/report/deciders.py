@@ -14,7 +14,7 @@ from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import SPEEDS
 from kvpeak.base.errors import UserError
-from kvpeak.base.layout import cell_folder
+from kvpeak.base.layout import shown_folder
 from kvpeak.base.numbers import percent
 from kvpeak.report.markdown import Markdown, escape, link
 from kvpeak.report.opening import ESTABLISHED, spell_effect, spell_single_speeds
@@ -213,6 +213,6 @@ def growth_lines(results: Results, cells: Path) -> list[Markdown]:
 
 def _growth(cells: Path, row: dict) -> Growth | None:
     try:
-        return growth_of(cell_folder(cells, row, row.get("shown_round", 1)), row)
+        return growth_of(shown_folder(cells, row), row)
     except UserError:  # a link out of the results
         return None

@@ -13,7 +13,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, unlinked
-from kvpeak.base.layout import CELLS, MEMORY_FILE, cell_folder
+from kvpeak.base.layout import CELLS, MEMORY_FILE, shown_folder
 from kvpeak.base.numbers import bounded
 from kvpeak.base.untrusted import read_csv
 from kvpeak.report.page_links import COMMON, Links, anchor_of, rows_of, rows_of_texts
@@ -147,7 +147,7 @@ def _timeline(folder: Path, row: dict) -> list[list[float]]:
     """[seconds, MiB] of the cell's first process, the largest sample of each of SAMPLES spans."""
     column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
     try:
-        process = cell_folder(folder / CELLS.name, row, row.get("shown_round", 1))
+        process = shown_folder(folder / CELLS.name, row)
         found = [
             (bounded(s["t_s"]), bounded(s[column]))
             for s in read_csv(unlinked(process, MEMORY_FILE), only=("t_s", column))

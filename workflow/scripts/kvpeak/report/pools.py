@@ -136,8 +136,7 @@ def _recordings(rows, variants, cells: Path) -> dict[tuple, trace.Trace]:
 
 def _record(row: dict, cells: Path) -> dict:
     try:
-        folder = layout.cell_folder(cells, row, row.get("shown_round", 1))
-        return read_object(folder / layout.RECORD_FILE)
+        return read_object(layout.shown_folder(cells, row) / layout.RECORD_FILE)
     except (OSError, UserError):
         return {}
 

@@ -9,7 +9,7 @@ from kvpeak.analysis.comparisons import Comparison, Pair
 from kvpeak.analysis.lead import spell_name
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
-from kvpeak.base.layout import cell_folder
+from kvpeak.base.layout import shown_folder
 from kvpeak.base.numbers import bounded
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.report.style import COLOURS, LINE_WIDTH, SMALL, WIDTH, Canvas, Figure, styled, svg
@@ -47,7 +47,7 @@ def timelines(comparison: Comparison, pair: Pair, cells: Path) -> list[Timeline]
         label = ", ".join(spell_name(axis, names[axis]) for axis in AXES)
         # a damaged file costs its line in the figure; aggregate names it
         with contextlib.suppress(OSError, UserError, KeyError, TypeError, ValueError):
-            folder = cell_folder(cells, names, (row or {}).get("shown_round", 1))
+            folder = shown_folder(cells, row or names)
             source = (folder / "memory.csv").relative_to(cells.parent)
             found.append(replace(read_timeline(folder, label), source=source.as_posix()))
     return found

@@ -255,6 +255,11 @@ def read_csv(
     return [{name: row[name] for name in only if name in row} for row in rows]
 
 
+def csv_lines(text: str) -> Iterator[str]:
+    """The lines of a CSV text, as a reader takes them; a copy of it takes a byte a character."""
+    return io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")
+
+
 def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict]:
     """The rows of a CSV text, its fields as `seen` has them; `path` is for messages. Raises
     UserError.
@@ -262,8 +267,7 @@ def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[di
     csv.field_size_limit(LONGEST_FIELD)
     if len(text) > MOST_WIDE and not text.isascii():
         raise UserError(f"{path}: more than {MOST_WIDE // MIB} MiB, and not all of it is ASCII")
-    lines = io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")  # a byte each
-    reader = csv.DictReader(lines)
+    reader = csv.DictReader(csv_lines(text))
     clean = _visible(text) and '"' not in text
     try:
         header = reader.fieldnames or []

@@ -8,7 +8,6 @@ nothing else is taken away.
 """
 
 import csv
-import io
 import json
 import os
 import re
@@ -26,6 +25,7 @@ from kvpeak.base.text import seen
 from kvpeak.base.untrusted import (
     MOST_BYTES,
     MOST_DOCUMENT,
+    csv_lines,
     csv_rows,
     read_bytes,
     read_csv,
@@ -216,7 +216,7 @@ def _read_again(path: Path) -> str:
         raise UserError(f"{path}: expected a table or a record (.csv, .json)")
     text = read_text(path)
     rows = csv_rows(text, path)
-    names = csv.DictReader(io.StringIO(text, newline="")).fieldnames or []
+    names = csv.DictReader(csv_lines(text)).fieldnames or []
     return csv_text(map(seen, names), rows)
 
 

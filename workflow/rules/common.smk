@@ -56,6 +56,7 @@ from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
 from kvpeak.system.lock import hold_project
+from kvpeak.experiment.checks import files_of
 from kvpeak.experiment.matrix import load_matrix
 from kvpeak.inputs.make_model import restore
 from kvpeak.experiment.plan import executed, plan_summary
@@ -95,9 +96,7 @@ try:
             f"{EXPECTED_FILE}: no such file; expected the claims beside the matrix (none: claims: [])"
         )
     if workflow.is_main_process:
-        entries = (*MATRIX.models.values(), *MATRIX.prompts.values())
-        named = {entry.get(key) for entry in entries for key in ("config", "corpus")}
-        for file in filter(os.path.exists, {MATRIX_FILE, EXPECTED_FILE, *named} - {None}):
+        for file in filter(os.path.exists, {MATRIX_FILE, EXPECTED_FILE, *files_of(MATRIX)}):
             check_time(Path(file))
         for name, entry in MATRIX.models.items():
             restore(name, entry, model_folder(name))

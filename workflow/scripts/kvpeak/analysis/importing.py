@@ -28,6 +28,7 @@ from kvpeak.base.untrusted import (
     MOST_BYTES,
     MOST_JSON,
     MOST_RECORD,
+    holds,
     open_folder,
     read_bytes,
     read_csv,
@@ -91,7 +92,7 @@ def _bring(theirs: Path, opened: int, imported: Imported) -> None:
                 imported.brought[kind] += 1
                 continue
             imported.here[kind] += 1
-            imported.others[kind] += not _same(into, contents)
+            imported.others[kind] += not holds(into, contents)
 
 
 def _found(root: Path, name: Path, parts: tuple, left_out: list[str]) -> Iterator[Path]:
@@ -122,13 +123,6 @@ def _found(root: Path, name: Path, parts: tuple, left_out: list[str]) -> Iterato
 def _is_here(target: Path) -> bool:
     """Whether a record, or anything of a process, is here already, be it a link."""
     return os.path.lexists(target) and (not target.is_dir() or any(target.iterdir()))
-
-
-def _same(folder: Path, contents: dict[str, bytes]) -> bool:
-    try:
-        return all(read_bytes(folder / name) == content for name, content in contents.items())
-    except (UserError, OSError):
-        return False
 
 
 def _checked(theirs: Path, opened: int, name: Path, kind: str) -> dict[str, bytes]:

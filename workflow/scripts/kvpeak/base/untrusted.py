@@ -193,6 +193,14 @@ def read_bytes(path: Path, most: int = MOST_BYTES, folder: int | None = None) ->
     return content
 
 
+def holds(folder: Path, contents: dict[str, bytes]) -> bool:
+    """Whether each file of `contents` (name → bytes) lies in a folder with that content."""
+    try:
+        return all(read_bytes(folder / name) == content for name, content in contents.items())
+    except (OSError, UserError):
+        return False
+
+
 def read_text(path: Path, most: int = MOST_BYTES) -> str:
     """The UTF-8 text of a regular file, without a byte-order mark.
 

@@ -13,7 +13,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside, write_together
 from kvpeak.base.made import FAILED, UNAVAILABLE, is_imported, why_not_made
 from kvpeak.base.text import plain
-from kvpeak.base.untrusted import open_regular, read_bytes, read_object
+from kvpeak.base.untrusted import holds, open_regular, read_bytes, read_object
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import needs
 
@@ -158,13 +158,7 @@ def _measured(folder: Path) -> dict[str, bytes]:
 
 def _holds(folder: Path, result: dict[str, bytes]) -> bool:
     """Whether the files of a result lie in a folder, not links to them, with the same content."""
-    try:
-        return all(
-            not (folder / name).is_symlink() and read_bytes(folder / name) == content
-            for name, content in result.items()
-        )
-    except (OSError, UserError):
-        return False
+    return not any((folder / name).is_symlink() for name in result) and holds(folder, result)
 
 
 def _read_record(folder: Path) -> dict:

@@ -94,7 +94,7 @@ def test_the_lead_says_when_there_is_nothing(small):
     assert found.pair is None
     assert found.title == "With a cap of 32MiB on the buffer pool no peak changes by more than 5 %"
     assert found.sentence.endswith(
-        "none of 2 pairs of cells differs by more than 5 % (ratios 1.00 to 1.00)."
+        "each of 2 pairs of cells differs by at most 5 % (ratios 1.00 to 1.00)."
     )
     found = lead(compare(replace(small, summary={}), "cap", "none", "32MiB"))
     assert found.title.endswith("nothing to compare")

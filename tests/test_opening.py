@@ -75,7 +75,7 @@ def test_a_change_of_another_setting_that_is_as_large_is_named(small):
         ]
 
     assert most(440.0).endswith(
-        " Changes of as many MiB, within 5 %: cap, no cap → cap 32MiB (1,000 → 440)."
+        " Changes as large, within 5 %: cap, no cap → cap 32MiB (1,000 → 440)."
     )
     assert "as many MiB" not in most(470.0)
 
@@ -201,9 +201,9 @@ def test_a_peak_that_was_reached_in_loading_is_named_so_and_has_the_parts_of_the
         "running 20 MiB are weights, at most 280 other live arrays, 300 free memory that "
         "the pool keeps, and 100 the rest of the process"
     ) in found["answers"]["What takes the memory?"]
-    assert "running (1,000 while loading)" in where_table(results, [])
+    assert "in its runs (1,000 while loading)" in where_table(results, [])
     late = {"sampled_load_mib": 500.0, "sampled_end_mib": 1000.0}
-    assert "running (1,000 after the last run)" in where_table(
+    assert "in its runs (1,000 after the last run)" in where_table(
         replace(small, summary={cell: row | late}), []
     )
 

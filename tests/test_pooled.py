@@ -126,12 +126,16 @@ def test_noise_is_named_only_where_several_processes_show_it():
     assert single.counts == "one pair under 5 %"
     many = pooled(comparison([(100, 99)], rounds=2), "peak_mib")
     assert many.counts == "one pair within the noise"
+    told = lead(comparison([(100, 99)], rounds=2, prompt_tokens=513)).sentence
+    assert "differs by at most 5 %, or the ranges of its processes meet (ratio" in told
 
 
 def test_a_pair_whose_samples_missed_as_much_as_they_differ_is_within_the_noise():
     assert comparison([(100, 120)]).pairs[0].above_noise
     assert comparison([(100, 120)], missed_mib=17).pairs[0].above_noise
-    assert not comparison([(100, 120)], missed_mib=18).pairs[0].above_noise
+    found = comparison([(100, 120)], missed_mib=18, prompt_tokens=513)
+    assert not found.pairs[0].above_noise
+    assert "meet, or may by what samples missed (ratio 1.20)" in lead(found).sentence
 
 
 def test_the_inverse_comparison_has_the_inverse_effect():

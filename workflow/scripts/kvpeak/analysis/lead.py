@@ -191,18 +191,20 @@ def _no_lead(comparison: Comparison, subject: str) -> Lead:
         )
     ratios = [pair.peak_ratio for pair in complete]
     share = percent(PRACTICAL, 0, sign=False)
-    noise = any(pair.within_noise for pair in complete)
+    noise = [pair for pair in complete if pair.within_noise]
+    missed = any(row.get("missed_mib") for pair in noise for row in (pair.before, pair.after))
     above = "above the noise" if noise else f"by more than {share}"
-    among = " and by more than its processes do among themselves" if noise else ""
+    meet = ", or the ranges of its processes meet" if noise else ""
+    meet += ", or may by what samples missed" * missed
     spread = f"{min(ratios):.2f} to {max(ratios):.2f}"
     if len(ratios) == 1:
-        none, spread = "the one pair of cells does not differ", f"{ratios[0]:.2f}"
+        each, spread = "the one pair", f"{ratios[0]:.2f}"
     else:
-        none = f"none of {len(ratios)} pairs of cells differs"
+        each = f"each of {len(ratios)} pairs"
     return Lead(
         f"{subject} no peak changes {above}",
-        f"{subject}, no difference of the peak {above} was found: {none} by more than {share}"
-        f"{among} (ratio{'s' * (len(ratios) > 1)} {spread}).{_of_pools(complete)}",
+        f"{subject}, no difference of the peak {above} was found: {each} of cells differs by at "
+        f"most {share}{meet} (ratio{'s' * (len(ratios) > 1)} {spread}).{_of_pools(complete)}",
         None,
     )
 

@@ -185,13 +185,13 @@ def unstable_lines(results: Results) -> list[Markdown]:
         return []
     worst = max(rows, key=lambda row: row.get("outputs") or 0)
     names = ", ".join(spell_name(axis, worst[axis]) for axis in AXES)
-    alike = sum((row.get("outputs") or 0) == (worst.get("outputs") or 0) for row in rows)
-    more = "" if alike == 1 else f" (and {alike - 1} more)"
+    alike = sum((row.get("outputs") or 0) == (worst.get("outputs") or 0) for row in rows) - 1
+    more = f"; {alike} more give{'s' * (alike == 1)} as many" if alike else ""
     count = f"{len(rows)} of {len(results.summary)} cells do" if len(rows) > 1 else "One cell does"
     return [
         escape(
-            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. The most "
-            f"are of {names}{more}: {spell_outputs(worst)}."
+            f"{count} not repeat: runs of one prompt, all greedy, gave different tokens. The most: "
+            f"{spell_outputs(worst)} of {names}{more}."
         )
     ]
 

@@ -108,7 +108,7 @@ def _nearly(most: Change, clear: list[Change]) -> str:
     more = len(others) - len(named)
     named += [f"{more} more"] * bool(more)
     within = percent(PRACTICAL, 0, sign=False)
-    text = f" Changes of as many MiB, within {within}: {'; '.join(named)}." if named else ""
+    text = f" Changes as large, within {within}: {'; '.join(named)}." if named else ""
     replayed = [each for each in clear if not each.pair.live and most.pair.live]
     larger = any(abs(e.pair.peak_change_mib) > abs(most.pair.peak_change_mib) for e in replayed)
     return text + " Replayed cells, which are predictions, change more." * larger
@@ -280,7 +280,7 @@ def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> s
     speeds = [effect for effect in effects if effect.quantity != PEAK]
     if not speeds:
         return "Its speed was not measured."
-    told = [spell_effect(effect) for effect in speeds if effect.verdict in ESTABLISHED]
+    told = [spell_effect(effect, alone=False) for effect in speeds if effect.verdict in ESTABLISHED]
     open_ones = [effect for effect in speeds if effect.verdict not in ESTABLISHED]
     text = f"Over all pairs of cells {' and '.join(told)}. " if told else ""
     if single := ", ".join(spell_single_speeds(comparison, effects)):
@@ -297,15 +297,15 @@ def spell_prices(comparison: Comparison, effects: list[Effect], pair: Pair) -> s
     return " ".join([*filter(None, [text.strip()]), *_of_pair(pair), open_one])
 
 
-def spell_effect(effect: Effect) -> str:
-    """E.g. `decode is slower (0.754, 95 % 0.721 to 0.789, 32 pairs, 3 alone)`: so many have
-    that verdict of their own.
+def spell_effect(effect: Effect, alone: bool = True) -> str:
+    """E.g. `decode is slower (0.754, 95 % 0.721 to 0.789; 32 pairs, 3 alone)`: with `alone`, so
+    many have that verdict of their own.
     """
     interval = f"{effect.ratio:.3g}, 95 % {effect.low:.3g} to {effect.high:.3g}"
     is_what = f"the {effect.verdict}" if effect.verdict == Verdict.SAME else effect.verdict
     name = "the peak" if effect.quantity == PEAK else SPEEDS[effect.quantity][0]
     pairs = f"{effect.pairs} pairs" if effect.pairs > 1 else "one pair"
-    if effect.verdict != Verdict.SAME and effect.quantity != PEAK and effect.pairs > 1:
+    if alone and effect.verdict != Verdict.SAME and effect.quantity != PEAK and effect.pairs > 1:
         pairs += f", {effect.decided or 'none'} alone"
     return f"{name} is {is_what} ({interval}; {pairs})"
 

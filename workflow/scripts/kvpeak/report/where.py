@@ -78,5 +78,5 @@ def _label(row: dict, shared: list[str]) -> str:
     else:
         told += [spell_name(axis, row[axis]) for axis in setting if axis not in shared]
     if when := outside_runs(row):
-        told.append(f"running ({row['peak_mib']:,.0f} {when})")
+        told.append(f"in its runs ({row['peak_mib']:,.0f} {when})")
     return ", ".join(told) or row["model"]

@@ -21,6 +21,7 @@ from kvpeak.base.untrusted import open_regular, read_bytes, read_object
 UNAVAILABLE = "unavailable"  # cannot be had here; no failure
 FAILED = "failed"
 UNREADABLE = "unreadable"  # of a process whose files cannot be read, or are another's
+BY_HAND = "put there by hand, revision not checked"  # the source of a model that was not made here
 _KEY = "not_made"
 _HEAD = 64  # bytes; the file begins with the key
 _LONGEST = 1000  # characters of a reason
@@ -77,6 +78,14 @@ def made_here(record: Path) -> bool:
     """Whether a step of this project wrote the record that lies at this path."""
     try:
         return _noted(read_bytes(record)).is_file()
+    except (OSError, UserError):
+        return False
+
+
+def is_own_model(record: Path) -> bool:
+    """Whether a model's record was written here, and for the folder that it lies in."""
+    try:
+        return made_here(record) and read_object(record).get("name") == record.parent.name
     except (OSError, UserError):
         return False
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.axes import Cell
 from kvpeak.base.errors import UserError
-from kvpeak.base.made import FAILED, NotMade, is_imported, made_here, why_not_made
-from kvpeak.base.untrusted import read_bytes, read_object
+from kvpeak.base.made import FAILED, NotMade, is_imported, is_own_model, why_not_made
+from kvpeak.base.untrusted import read_bytes
 from kvpeak.experiment.engines import COMMAND
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.system.host import missing_packages
@@ -105,17 +105,9 @@ def to_be_tried_again(path: Path, packages: dict[str, str] | None = None) -> boo
     """Whether the step at `path` is to run again although its file is there; `packages` is what
     lacks_its_programs takes.
     """
-    if path.name == layout.MODEL_RECORD and path.exists() and not _is_own(path):
+    if path.name == layout.MODEL_RECORD and path.exists() and not is_own_model(path):
         return True  # a folder that was handed over, whose files nobody here has checked
     return bool(why_not_made(path)) or is_imported(path) or lacks_its_programs(path, packages)
-
-
-def _is_own(record: Path) -> bool:
-    """Whether a model's record was written here, and for the folder that it lies in."""
-    try:
-        return made_here(record) and read_object(record).get("name") == record.parent.name
-    except (OSError, UserError):
-        return False
 
 
 def failures(paths: Iterable[Path]) -> list[str]:

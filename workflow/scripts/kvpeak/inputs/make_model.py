@@ -13,7 +13,7 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of, write_json
-from kvpeak.base.made import made_here, note_made_here
+from kvpeak.base.made import BY_HAND, made_here, note_made_here
 from kvpeak.base.untrusted import read_bytes
 from kvpeak.inputs import gguf, hub, wheel
 from kvpeak.inputs.model_folder import (
@@ -230,7 +230,7 @@ def by_hand(entry: dict, folder: Path) -> dict:
                 f"{folder / name}: is not the file whose sha256 the matrix gives ({sha256}); "
                 "put that file there"
             )
-    return {"source": "put there by hand, revision not checked", "files": files}
+    return {"source": BY_HAND, "files": files}
 
 
 def build(asked: dict, entry: dict, folder: Path, wheels: Path | None, convert: Convert) -> dict:

@@ -16,11 +16,12 @@ import pytest
 from conftest import TINY_MODEL
 from mlx.utils import tree_flatten
 from test_make_model import HUB, SHAPES, hub, models_folder, real_files, sha256  # noqa: F401
+from test_render import drawn, project, rendered, without_pictures  # noqa: F401
 from tiny_gguf import gguf_bytes, llama_metadata, llama_tensors
 
 from kvpeak.base import untrusted
 from kvpeak.base.errors import UserError
-from kvpeak.base.made import say_why_not, why_not_made
+from kvpeak.base.made import BY_HAND, say_why_not, why_not_made
 from kvpeak.base.program import main
 from kvpeak.commands import pools
 from kvpeak.experiment.preparation import to_be_tried_again
@@ -29,6 +30,7 @@ from kvpeak.inputs.model_folder import describe_files
 from kvpeak.inputs.shapes import find_shapes
 from kvpeak.inputs.weights_check import check_weights
 from kvpeak.live import loading
+from kvpeak.runner import provenance
 
 SCRIPTS = Path(__file__).parents[2] / "workflow/scripts"
 EVIL = "name \x1b]0;owned\x07 \u202eend"
@@ -157,10 +159,7 @@ def test_a_forged_record_in_a_model_folder_is_not_believed(models_folder, real_f
     if "files" in entry:
         assert done.returncode == 1 and len(done.stderr.splitlines()) == 1
     else:
-        assert (
-            "put there by hand, revision not checked"
-            in (models_folder.folder / "model.json").read_text()
-        )
+        assert BY_HAND in (models_folder.folder / "model.json").read_text()
 
 
 def hand_over(models_folder, files: dict[str, bytes], entry: dict) -> None:  # noqa: F811
@@ -362,9 +361,40 @@ def test_a_hub_that_sends_more_than_it_lists_is_refused(models_folder, hub):  # 
     assert "model.safetensors" not in models_folder.names
 
 
-def test_files_put_there_by_hand_are_not_called_the_hubs(models_folder, real_files):  # noqa: F811
+def measured() -> None:
+    """The small result set's one record is of the folder `tiny`, a model of the hub."""
+    (file,) = Path("results").rglob("cell.json")
+    record = json.loads(file.read_text())
+    record["request"]["model"] = {"name": "tiny", "folder": "tiny", "weights": "real"} | HUB
+    record["inputs"] = provenance.inputs(record["request"])
+    file.write_text(json.dumps(record))
+
+
+def test_files_put_there_by_hand_are_not_called_the_hubs(models_folder, real_files, hub, rendered):  # noqa: F811
     models_folder.put(real_files)
-    assert models_folder.made(HUB)["source"] == "put there by hand, revision not checked"
+    assert models_folder.made(HUB)["source"] == BY_HAND
+    hubs = f"| `tiny` | {HUB['repository']} at {HUB['revision']}"
+    doubt = "- The files of `tiny` were put there by hand: nothing shows that they are what the"
+    assert f"{hubs}, put there by hand, revision not checked | `" in rendered(measured)
+    assert doubt in Path("report/finding.md").read_text()
+    shutil.rmtree(models_folder.folder)
+    models_folder.made(HUB, endpoint=hub.url)
+    details = rendered(measured)
+    assert f"{hubs} | `" in details and "by hand" not in details
+
+
+def test_weights_in_fewer_bits_that_no_plan_names_are_called_so(
+    models_folder,  # noqa: F811
+    real_files,  # noqa: F811
+    rendered,  # noqa: F811
+):
+    packed = {"quantization": {"group_size": 32, "bits": 2}}
+    models_folder.put(real_files | {"config.json": json.dumps(SHAPES | packed).encode()})
+    models_folder.made(HUB)
+    row = "| Model `tiny` | real weights quantised to 2 bits, computed in float32"
+    assert row in rendered(measured)
+    models_folder.put({"config.json": json.dumps(SHAPES).encode()})
+    assert "| Model `tiny` | real weights, float32" in rendered(measured)
 
 
 def test_a_record_that_names_files_elsewhere_is_refused(saved):

@@ -15,7 +15,7 @@ MOST_REASONS = 3  # for cells that do not run here, which finding.md names
 NARROW = ("commit", "model", "prompt")  # axes of which one name says nothing of others
 FREE_SHOWN = 6  # cells without a flag, where most have one
 FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
-RANDOM_SHOWN = 6  # models; more are only counted
+MODELS_SHOWN = 6  # models; more are only counted
 MOST_FLAGGED = (
     0.5  # a larger share of flagged cells says something of the machine, not of the cells
 )
@@ -38,6 +38,7 @@ def doubts(found: dict) -> list[Markdown]:
     instruments = found["instruments"] or {"doubts": []}
     return [
         *instruments["doubts"],
+        *_of_the_models(found),
         *_of_the_method(found),
         *_of_first_runs(found),
         *_of_repetition(found),
@@ -50,6 +51,26 @@ def doubts(found: dict) -> list[Markdown]:
 
 def _s(count: int) -> str:
     return "" if count == 1 else "s"
+
+
+def _of_the_models(found: dict) -> list[Markdown]:
+    models = found["models"]
+    by_hand = [model for model in models if model["by_hand"]]
+    if not by_hand:
+        return []
+    return [
+        Markdown(
+            f"The files of {_named(by_hand, models)} were put there by hand: nothing shows that "
+            "they are what the matrix names."
+        )
+    ]
+
+
+def _named(some: list[dict], models: list[dict]) -> str:
+    """Models by name if they are few, else how many of all."""
+    if len(some) > MODELS_SHOWN:
+        return f"{len(some)} of {len(models)} models"
+    return ", ".join(code(model["name"]) for model in some)
 
 
 def _of_the_method(found: dict) -> list[Markdown]:
@@ -230,15 +251,13 @@ def not_measured(found: dict) -> str:
 
 def random_weights(models: list[dict]) -> str:
     """Which models have random weights, by name if they are few; '' if none has."""
-    random = [code(model["name"]) for model in models if model["weights"] == "random"]
+    random = [model for model in models if model["weights"] == "random"]
     if not random:
         return ""
-    few = len(random) <= RANDOM_SHOWN
-    names = ", ".join(random) if few else f"{len(random)} of {len(models)} models"
     has = "has" if len(random) == 1 else "have"
     return (
-        f"{names} {has} random weights in the model's shapes: memory and speed are those of the "
-        "shapes, the text means nothing."
+        f"{_named(random, models)} {has} random weights in the model's shapes: memory and speed "
+        "are those of the shapes, the text means nothing."
     )
 
 

@@ -11,7 +11,7 @@ from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
 from kvpeak.base.layout import cell_folder
-from kvpeak.base.made import FAILED, UNAVAILABLE, is_imported, why_not_made
+from kvpeak.base.made import BY_HAND, FAILED, UNAVAILABLE, is_imported, why_not_made
 from kvpeak.base.text import brief
 from kvpeak.base.untrusted import MOST_JSON, MOST_RECORD, read_object
 from kvpeak.experiment.matrix import Matrix
@@ -123,13 +123,16 @@ def models(records: list[dict]) -> list[dict]:
                 "name": entry["name"],
                 "weights": entry["weights"],
                 "source": model_source(entry),
+                "by_hand": False,
                 "widened": "",
-                "quantized": quantized(entry),
+                "quantized": quantized(entry) or stored_quantized(entry, record["inputs"]),
                 "dtypes": {},
                 "generate": record["request"]["protocol"]["generate"],
                 "sha256": record["inputs"]["model_sha256"],
             },
         )
+        if record["inputs"].get("model_source") == BY_HAND and not model["by_hand"]:
+            model |= {"source": f"{model['source']}, {BY_HAND}", "by_hand": True}
         if dtype := record["engine"].get("dtype"):
             model["dtypes"][dtype] = None
             if record["request"]["engine"] == "mlx":
@@ -173,6 +176,17 @@ def quantized(entry: dict) -> str:
     if not isinstance(how, dict):
         return "quantised as stored" if how else ""
     return f"quantised to {how.get('bits')} bits"
+
+
+def stored_quantized(entry: dict, inputs: dict) -> str:
+    """How the model's own files say that they are quantised, where the entry says nothing; '' where
+    they do not, or the record is older.
+    """
+    how = inputs.get("model_quantization")
+    if entry["weights"] == "none" or not isinstance(how, dict):
+        return ""
+    bits = how.get("bits")
+    return f"quantised to {bits} bits" if type(bits) is int else "quantised"
 
 
 def prompts(records: list[dict]) -> list[dict]:

@@ -5,9 +5,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cells import CONFIG
+from cells import CONFIG, measured_with
 
-from kvpeak.analysis.processes import read_config
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import PROCESSES, RUNS, SUMMARY
 from kvpeak.base.program import main
@@ -24,9 +23,7 @@ def cells(tmp_path, monkeypatch):
     its record)`.
     """
     monkeypatch.chdir(tmp_path)
-    read_config.cache_clear()  # the same relative folder is another test's
-    Path("models/tiny").mkdir(parents=True)
-    Path("models/tiny/config.json").write_text(json.dumps(CONFIG))
+    inputs = measured_with(Path("models/tiny"), CONFIG)
     Path("results").mkdir()
     Path("results/plan.csv").write_text(",".join((*AXES, "round", "runs_here", "path")) + "\n")
 
@@ -47,7 +44,8 @@ def cells(tmp_path, monkeypatch):
             writer.writeheader()
             writer.writerows(rows)
         cell = dict(zip(AXES, names, strict=True)) | {"round": number}
-        (folder / "cell.json").write_text(json.dumps(RECORD | {"cell": cell} | record))
+        told = {"cell": cell, "inputs": inputs}
+        (folder / "cell.json").write_text(json.dumps(RECORD | told | record))
         return folder
 
     return write
@@ -257,10 +255,11 @@ OTHER_CONFIGS = {
 
 
 def test_a_config_that_says_too_little_of_the_work_says_what_it_can_of_the_cache(cells):
-    Path("models/tiny/config.json").write_text(json.dumps(CONFIG | {"intermediate_size": None}))
+    inputs = measured_with(Path("models/tiny"), CONFIG | {"intermediate_size": None})
     cells(
         1,
         [1, 1],
+        inputs=inputs,
         engine=RECORD["engine"] | {"kv_bytes_per_token": 128, "kv_layers": "layer 1: KVCache"},
     )
     main(aggregate, [])
@@ -273,11 +272,10 @@ def test_a_config_that_says_too_little_of_the_work_says_what_it_can_of_the_cache
 @pytest.mark.parametrize("config", OTHER_CONFIGS.values(), ids=OTHER_CONFIGS)
 def test_a_config_of_another_kind_costs_no_table(cells, config):
     folder = Path("models/other")
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(config))
+    inputs = measured_with(folder, config)
     request = RECORD["request"]
     other = request | {"model": request["model"] | {"folder": str(folder)}}
-    cells(1, [1, 5], names=(NAMES[0], "other", *NAMES[2:]), request=other)
+    cells(1, [1, 5], names=(NAMES[0], "other", *NAMES[2:]), request=other, inputs=inputs)
     cells(1, [1, 6])
     assert main(aggregate, []) == 0
     rows = read("summary")

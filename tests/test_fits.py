@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import warm
+from cells import measured_with
 
 from kvpeak.analysis.fits import (
     LAWS,
@@ -22,7 +23,6 @@ from kvpeak.analysis.fits import (
     longest,
 )
 from kvpeak.analysis.longest import fits_rows, sentence
-from kvpeak.analysis.processes import read_config
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.series import read_series
 from kvpeak.base.axes import AXES
@@ -275,16 +275,14 @@ def test_what_is_no_size_is_refused(text):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch) -> Path:
-    """Of a project, whose model is read once only."""
+    """Of a project."""
     monkeypatch.chdir(tmp_path)
-    read_config.cache_clear()
     return tmp_path
 
 
 def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat") -> Results:
     """Results of one series, with the records that its cells have left in `folder`."""
-    (folder / "models/m").mkdir(parents=True)
-    (folder / "models/m/config.json").write_text(json.dumps({"max_position_embeddings": 8000}))
+    inputs = measured_with(folder / "models/m", {"max_position_embeddings": 8000})
     summary = {}
     for tokens in lengths:
         names = ("mlx", "m", f"p-{tokens}", kv_cache, "none", "default")
@@ -296,6 +294,7 @@ def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat
             },
             "engine": {"method": "live", "device": {"accelerator": "cpu"}},
             "machine": {"before": {"memory_mib": 24_000.0}},
+            "inputs": inputs,
         }
         path = folder.joinpath("cells", *names, "r1", "cell.json")
         path.parent.mkdir(parents=True)

@@ -122,7 +122,7 @@ def test_layers_of_several_kinds_and_a_config_that_says_little_are_told():
     told = {"kv_layers": layers, "kv_bytes_from_shapes": None}
     table = kv_section([held("m", "mlx-lm", 8192) | told])["table"]
     assert "| layers 0, 2: KVCache; layer 1: ArraysCache |" in table
-    assert "| – | its config is not here, or does not say its sizes |" in table
+    assert "| – | its config is not here as it was measured, or does not say its sizes |" in table
 
 
 def test_commits_that_hold_the_same_are_told_once():

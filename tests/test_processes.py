@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 
 import pytest
-from cells import CONFIG
+from cells import CONFIG, measured_with
 
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, prefill_flops
-from kvpeak.analysis.processes import read_config, read_process
+from kvpeak.analysis.processes import read_process
 from kvpeak.base.columns import MEMORY, RUNS
 from kvpeak.base.errors import UserError
 
@@ -21,13 +21,12 @@ KV_BYTES = 2 * 2 * 2 * 8 * 4  # keys and values · layers · heads · their size
 def process(tmp_path, monkeypatch):
     """A function that writes a process, changed at paths of its record, and reads it."""
     monkeypatch.chdir(tmp_path)
-    read_config.cache_clear()  # the same relative folder is another test's
-    (tmp_path / "models/tiny").mkdir(parents=True)
-    (tmp_path / "models/tiny/config.json").write_text(json.dumps(CONFIG))
+    inputs = measured_with(Path("models/tiny"), CONFIG)
 
     def process(*runs: dict, **changes):
         record = copy.deepcopy(RECORD)
         record["request"]["model"]["folder"] = "models/tiny"
+        record["inputs"] = inputs
         for path, value in changes.items():
             *parents, key = path.split("__")
             inner = record

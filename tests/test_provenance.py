@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvpeak.base.files import sha256_of
 from kvpeak.base.made import BY_HAND, say_why_not
 from kvpeak.inputs.make_model import write_record
 from kvpeak.report import sources
@@ -31,6 +32,24 @@ def found(folder: Path, weights: str | None = "real") -> dict:
 
 def write(file: Path, value: object) -> None:
     file.write_text(json.dumps(value))
+
+
+def test_what_was_measured_with_is_known_by_its_hash(folder):
+    request = {"model": {"folder": str(folder), "config": "m.json"}, "prompt": {"path": "p.json"}}
+    assert set(inputs(request).values()) == {None}
+    files = {
+        "model_sha256": folder / "model.json",
+        "shapes_sha256": folder / "config.json",
+        "config_sha256": Path("m.json"),
+        "prompt_sha256": Path("p.json"),
+    }
+    for file in files.values():
+        write(file, {"file": file.name})
+    known = inputs(request)
+    assert {name: known[name] for name in files} == {
+        name: sha256_of(file) for name, file in files.items()
+    }
+    assert len({known[name] for name in files}) == len(files)
 
 
 def test_the_source_of_a_model_is_said_by_a_record_that_was_written_here(folder):

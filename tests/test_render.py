@@ -9,12 +9,14 @@ import json
 import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from xml.dom import minidom
 
 import pytest
 import yaml
+from cells import measured_with
 from markdown_it import MarkdownIt
 from matplotlib.figure import Figure
 
@@ -24,6 +26,7 @@ from kvpeak.base.program import main
 from kvpeak.commands import check, plot, render
 from kvpeak.report import sources
 from kvpeak.report.context import facts_of, penalties
+from kvpeak.report.doubts import _of_other_configs
 from kvpeak.report.markdown import anchor
 
 ROOT = Path(__file__).parents[1]
@@ -525,6 +528,25 @@ def test_damaged_records_are_named_and_stop_no_finding(rendered, text):
     doubts = rendered(damaged).partition("## What this does not prove")[2]
     assert "files could not be read and are left out:" in doubts
     assert cell.replace("_", r"\_") in doubts
+
+
+def test_a_config_that_is_not_what_was_measured_is_named_once(rendered):
+    """Not of a model that could not be measured: it has no figures to miss."""
+    line = "- Of `models/tiny/config.json` the records do not say that this is what was measured: "
+
+    def changed(engine: dict):
+        measured_with(Path("models/tiny"), {"changed": True})
+        (file,) = Path("results").glob("cells/**/cell.json")
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"engine": engine}))
+
+    assert rendered(partial(changed, {"versions": {}})).count(line) == 1
+    assert rendered(partial(changed, {})).count(line) == 0
+
+
+def test_of_many_configs_that_are_not_what_was_measured_some_are_named():
+    paths = [f"models/m{number}/config.json" for number in range(8)]
+    (line,) = _of_other_configs(paths)
+    assert "`models/m4/config.json`, `models/m5/config.json` and 2 more the records do not" in line
 
 
 def test_what_a_stranger_named_is_one_word_of_the_command(rendered):

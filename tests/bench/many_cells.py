@@ -25,6 +25,7 @@ from conftest import Project
 
 from kvpeak.base.axes import Cell
 from kvpeak.base.columns import MEMORY, RUNS
+from kvpeak.base.files import sha256_of
 from kvpeak.base.made import note_made_here
 from kvpeak.experiment.matrix import load_matrix
 
@@ -122,6 +123,7 @@ def measure_cells() -> None:
     )
     chance = random.Random(0)
     record = json.loads((ROOT / "tests/data/cell.json").read_text())
+    record["inputs"]["shapes_sha256"] = sha256_of(Path("config/models/tiny.json"))
     for order, cell in enumerate(matrix.cells_here):
         write_cell(cell, matrix.request(cell), order, record, chance)
 

@@ -544,6 +544,51 @@ def test_another_record_of_a_model_that_was_changed_is_not_put_back(home):
     assert record.read_text() == forged
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_config_that_was_handed_over_changes_no_figure_of_what_was_measured(home, older):
+    """24 layers would be six times the work, and its share of the roof; the record knows better.
+
+    A model.json that names it comes with it. older: the records have the hash of that alone.
+    """
+    said = ("kv_bytes_per_token", "kv_bytes_from_shapes", "kv_difference", "prefill_flops")
+    if older:
+        for cell in home.cells():
+            record = json.loads((cell / "cell.json").read_text())
+            del record["inputs"]["shapes_sha256"], record["inputs"]["config_sha256"]
+            (cell / "cell.json").write_text(json.dumps(record))
+    before = figures_of_shapes(home, said)
+    assert all(row["prefill_flops"] for row in before)
+    own, named = (home.project.folder / path for path in CONFIGS)
+    hand_over(own, num_hidden_layers=24)
+    assert figures_of_shapes(home, said) == before
+    home.step("render")
+    line = f"Of `{CONFIGS[0]}` the records do not say that this is what was measured: what follows"
+    assert home.project.read("report/details.md").count(line) == 1
+    if not older:
+        hand_over(named, num_hidden_layers=24)
+        rows = figures_of_shapes(home, ("kv_bytes_from_shapes", "prefill_flops"))
+        assert {value for row in rows for value in row.values()} == {""}
+
+
+CONFIGS = ("models/tiny/config.json", "config/models/tiny.json")
+
+
+def hand_over(config: Path, **changes) -> None:
+    """Change a config, and let the model.json beside it name it."""
+    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    if (made := config.with_name("model.json")).exists():
+        record = json.loads(made.read_text())
+        record["files"]["config.json"]["sha256"] = sha256_of(config)
+        made.write_text(json.dumps(record))
+
+
+def figures_of_shapes(home: Home, columns: tuple[str, ...]) -> list[dict]:
+    """The columns of the summary, which is made anew."""
+    home.step("aggregate")
+    with (home.results / "summary.csv").open(newline="") as file:
+        return [{name: row[name] for name in columns} for row in csv.DictReader(file)]
+
+
 @pytest.mark.parametrize("name", ["prompts/tiny/alice-16.json", "config/matrix.yaml"])
 def test_a_file_of_the_future_ends_nothing_and_takes_nothing_away(home, name):
     """All that is made of it would be older, and thrown away; before, what was measured."""

@@ -6,10 +6,10 @@ checked here; a figure that is optional is empty where it cannot be worked out, 
 
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from statistics import fmean
 
+from kvpeak.analysis.configs import config_of
 from kvpeak.analysis.headline import counter_of
 from kvpeak.analysis.kv_held import difference
 from kvpeak.analysis.least_work import counted_shapes, decode_bytes, kv_bytes, prefill_flops
@@ -27,11 +27,9 @@ from kvpeak.base.columns import (
 )
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import join_texts
-from kvpeak.base.files import inside
 from kvpeak.base.kv_caches import keeps_all
-from kvpeak.base.layout import MEMORY_FILE, MODELS
+from kvpeak.base.layout import MEMORY_FILE
 from kvpeak.base.numbers import LARGEST, bounded
-from kvpeak.base.roots import check_in_project
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_csv, read_object
 from kvpeak.experiment.requests import asked_otherwise
@@ -286,7 +284,7 @@ def of_the_caches(record: Record, measured: float | None) -> dict:
     config causes, as of_the_work does.
     """
     kv_cache, dtype = record.items("request")["kv_cache"], record.text("engine", "dtype")
-    config = config_of(record.items("request")["model"])
+    config = config_of(record.values)
     if config is None:
         return {}
     formula = kv_bytes_per_token(config, dtype)
@@ -303,7 +301,7 @@ def of_the_work(record: Record, measured: float | None) -> dict:
     workload, whose tokens are not those of one prompt.
     """
     request, dtype = record.items("request"), record.text("engine", "dtype")
-    config = config_of(request["model"])
+    config = config_of(record.values)
     live = (record.text("engine", "method") or "live") == "live"
     if config is None or not live or not (keeps_all(request["kv_cache"]) or measured):
         return {}
@@ -330,36 +328,3 @@ def _packed(request: dict) -> bool:
     return request.get("engine", "mlx") != "mlx" and str(request["model"].get("file")).endswith(
         ".gguf"
     )
-
-
-def config_of(model: dict) -> dict | None:
-    """The config.json of a model that a request names. Where the model is not here, such as that of
-    imported results, it is the file that its matrix names; that does not say what is quantised.
-    """
-    here = read_config(model["folder"])
-    if here is not None or not (named := model.get("config")):
-        return here
-    stored = {"quantization": {"how": model["quantize"]}} if model.get("quantize") else {}
-    found = read_named(named)
-    return found and found | stored
-
-
-@cache
-def read_named(path: str) -> dict | None:
-    """A config of this project; None if it is not there, leads out, or is damaged."""
-    try:
-        check_in_project(path)
-        return read_object(Path(path))
-    except (OSError, UserError, ValueError):
-        return None
-
-
-@cache
-def read_config(folder: str) -> dict | None:
-    """A model's config.json. None if it is not there, not below models/, or damaged: what was
-    measured is shown all the same.
-    """
-    try:
-        return read_object(inside(MODELS, Path(folder, "config.json").relative_to(MODELS)))
-    except (OSError, UserError, ValueError):
-        return None

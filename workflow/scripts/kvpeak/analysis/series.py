@@ -1,15 +1,14 @@
 """The measured cells as series of lengths, with what their records say of model and machine."""
 
-from contextlib import suppress
 from pathlib import Path
 
+from kvpeak.analysis.configs import configs_of
 from kvpeak.analysis.fits import Point, Prefill, Series
-from kvpeak.analysis.processes import read_config
 from kvpeak.analysis.results import Results
 from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside, unlinked
+from kvpeak.base.files import unlinked
 from kvpeak.base.layout import CELLS, RECORD_FILE, shown_folder
 from kvpeak.base.model_config import sizes
 from kvpeak.base.numbers import MIB
@@ -63,7 +62,7 @@ def _read(cells: Path, row: dict) -> tuple[Point, dict] | None:
         said = {
             "prefill": _prefill(request, row),
             "generated": int(request["protocol"]["generate"]),
-            "positions": _positions(request["model"]),
+            "positions": _positions(record),
             "machine_mib": _machine_mib(record),
             "replayed": str(record["engine"].get("method", "live")).startswith("replayed"),
         }
@@ -81,12 +80,9 @@ def _prefill(request: dict, row: dict) -> Prefill:
     )
 
 
-def _positions(model: dict) -> int | None:
-    """The positions of a model, from its folder or from the shapes that it was made of."""
-    configs = [read_config(model["folder"])]
-    with suppress(OSError, UserError):
-        configs += [read_object(inside(Path(), model["config"]))] if model.get("config") else []
-    known = (sizes(config).positions for config in configs if config)
+def _positions(record: dict) -> int | None:
+    """The positions of the model that was measured; None where no config says them."""
+    known = (sizes(config).positions for config in configs_of(record).found)
     return next((positions for positions in known if positions is not None), None)
 
 

@@ -241,6 +241,7 @@ def origin(folder: Path, records: list[dict], reader: sources.Reader) -> dict:
     return {
         "models": models,
         "alike": sources.alike(models),
+        "configs_left_out": sources.configs_left_out(records),
         "prompts": sources.prompts(records),
         "environments": sources.environments(folder, reader),
         "builds": sources.builds(folder, reader),

@@ -15,7 +15,7 @@ MOST_REASONS = 3  # for cells that do not run here, which finding.md names
 NARROW = ("commit", "model", "prompt")  # axes of which one name says nothing of others
 FREE_SHOWN = 6  # cells without a flag, where most have one
 FAR_OFF_SHOWN = 12  # cells with a far-off run; the others are only counted
-MODELS_SHOWN = 6  # models; more are only counted
+MODELS_SHOWN = 6  # models, or their configs; more are only counted
 MOST_FLAGGED = (
     0.5  # a larger share of flagged cells says something of the machine, not of the cells
 )
@@ -45,6 +45,7 @@ def doubts(found: dict) -> list[Markdown]:
         *_of_the_machine(found),
         *_of_the_setting(found),
         *_of_what_is_missing(found),
+        *_of_other_configs(found["configs_left_out"]),
         *_of_single_runs(found),
     ]
 
@@ -283,6 +284,21 @@ def _of_what_is_missing(found: dict) -> list[Markdown]:
         shown = "".join(f"\n  - {escape(line)}" for line in damaged[:DAMAGED_SHOWN])
         lines.append(f"{number(len(damaged))} files could not be read and are left out:{shown}")
     return [Markdown(line) for line in lines]
+
+
+def _of_other_configs(paths: list[str]) -> list[Markdown]:
+    """That figures are left out, because a model's config is not the one that was measured."""
+    if not paths:
+        return []
+    shown = ", ".join(map(code, paths[:MODELS_SHOWN]))
+    more = f" and {number(len(paths) - MODELS_SHOWN)} more" * (len(paths) > MODELS_SHOWN)
+    return [
+        Markdown(
+            f"Of {shown}{more} the records do not say that this is what was measured: what follows "
+            "from the shapes of such a model is left out, or follows from the config that the "
+            "matrix names."
+        )
+    ]
 
 
 def _of_single_runs(found: dict) -> list[Markdown]:

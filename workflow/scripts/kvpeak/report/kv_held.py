@@ -79,7 +79,7 @@ def _differs(row: dict) -> bool:
 
 def _why(row: dict) -> str:
     if row["kv_layers"] and row["kv_bytes_from_shapes"] is None:
-        return "its config is not here, or does not say its sizes"
+        return "its config is not here as it was measured, or does not say its sizes"
     return row["kv_difference"] or ""
 
 

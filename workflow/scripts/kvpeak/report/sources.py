@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from kvpeak.analysis.answers import question_of, tokens_of
+from kvpeak.analysis.configs import configs_of
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
@@ -138,6 +139,12 @@ def models(records: list[dict]) -> list[dict]:
             if record["request"]["engine"] == "mlx":
                 model["widened"] = widened(entry, dtype)
     return [model | {"dtypes": ", ".join(model["dtypes"])} for model in found.values()]
+
+
+def configs_left_out(records: list[dict]) -> list[str]:
+    """The configs that are here, but are not what was measured, of models that were."""
+    measured = [record for record in records if record["engine"]]
+    return sorted({path for record in measured for path in configs_of(record).left_out})
 
 
 def alike(models: list[dict]) -> list[list[dict]]:

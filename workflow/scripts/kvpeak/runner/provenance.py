@@ -33,15 +33,18 @@ def harness() -> dict:
 
 
 def inputs(request: dict) -> dict:
-    """SHA-256 of the model's model.json (it lists the hashes of the model's files) and of the
-    prompt's file; where the model comes from, and how its weights are quantised. Null for what is
-    not there.
+    """SHA-256 of the model's model.json (it lists the hashes of the model's files), of its
+    config.json, of the config that the matrix names, and of the prompt's file; where the model
+    comes from, and how its weights are quantised. Null for what is not there.
     """
-    folder = Path(request["model"]["folder"])
+    model = request["model"]
+    folder, config = Path(model["folder"]), model.get("config")
     return {
         "model_sha256": _sha256(folder / MODEL_RECORD),
+        "shapes_sha256": _sha256(folder / CONFIG),
+        "config_sha256": _sha256(Path(config)) if config else None,
         "model_source": _source(folder / MODEL_RECORD),
-        "model_quantization": _quantization(folder, request["model"].get("weights")),
+        "model_quantization": _quantization(folder, model.get("weights")),
         "prompt_sha256": _sha256(Path(request["prompt"]["path"])),
     }
 

@@ -476,7 +476,8 @@ def test_a_number_that_begins_with_0_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "address", ["https://me:pw@host/x", "https://token@host/x", "ssh://a:b@h/x"]
+    "address",
+    ["https://me:pw@host/x", "https://token@host/x", "HTTPS://token@host/x", "ssh://a:b@h/x"],
 )
 def test_a_password_in_an_address_is_refused(address):
     with pytest.raises(ConfigError, match="holds a user, a password") as error:

@@ -15,11 +15,19 @@ from pathlib import Path
 import pytest
 
 from kvpeak.base.errors import Unavailable
+from kvpeak.base.text import without_password
 from kvpeak.environments import build, resolve, wheels
 from kvpeak.inputs import wheel
 from kvpeak.system import programs
 from kvpeak.system.git import git
-from kvpeak.system.installers import ADDRESSES, PIP, UV, address_options, installer_environment
+from kvpeak.system.installers import (
+    ADDRESSES,
+    PIP,
+    UV,
+    address_lines,
+    address_options,
+    installer_environment,
+)
 from kvpeak.system.programs import hosts_only, last_line
 
 ROOT = Path(__file__).parents[2]
@@ -168,12 +176,20 @@ def test_what_pip_prints_without_end_is_not_kept(shared, monkeypatch):
         ("cause: http://h:9/a?token=SECRET refused", "http://h:9 refused"),
         ("cause: `https://me:SECRET@h/SECRET/x` (SECRETS)", "`https://h` (SECRETS)"),
         ("cause: https://SECRET@[::1]:9/x", "https://[::1]:9"),
+        ("cause: HTTPS://me:SECRET@H/SECRET", "HTTPS://H"),
     ],
 )
 def test_of_an_address_a_reason_says_the_host_alone(said, shown):
     assert resolve.one_line(said) == shown
     assert resolve.last_cause(said).endswith(shown)
     assert "SECRET@" not in hosts_only(said)
+    assert "SECRET@" not in without_password(said)
+
+
+@pytest.mark.parametrize("scheme", ["http", "HTTPS"])
+def test_the_host_goes_before_the_last_cause(scheme):
+    said = f"Failed to fetch: {scheme}://me:SECRET@h/SECRET\n  cause: connecting\n  cause: refused"
+    assert resolve.last_cause(said) == f"{scheme}://h: refused"
 
 
 def test_a_token_in_the_address_of_packages_is_in_no_reason(shared, monkeypatch):
@@ -308,12 +324,33 @@ def test_the_file_of_addresses_is_its_owners(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("program", "name", "value", "line"),
+    [
+        (UV, "UV_INDEX_URL", "{}", "--index-url {}"),
+        (UV, "UV_INDEX", "mine={}", "--extra-index-url {}"),
+        (PIP, "PIP_EXTRA_INDEX_URL", "{}", "--extra-index-url {}"),
+    ],
+)
+@pytest.mark.parametrize("address", ["HTTPS://h/TOKEN/simple", "Http://h/TOKEN"])
+def test_an_address_is_one_however_its_scheme_is_spelled(
+    monkeypatch, program, name, value, line, address
+):
+    """It goes by the file, and not by a variable that every build sees."""
+    for each in ADDRESSES[program]:
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, value.format(address))
+    assert "TOKEN" not in str(installer_environment(program))
+    assert address_lines(program) == [line.format(address)]
+
+
+@pytest.mark.parametrize(
     ("program", "name", "value"),
     [
         (PIP, "PIP_INDEX_URL", "me:PASSWORD@h/simple"),
         (UV, "UV_DEFAULT_INDEX", "me:PASSWORD@h/simple"),
         (UV, "UV_INDEX", "mine=me:PASSWORD@h/simple"),
         (UV, "UV_INDEX_MINE_USERNAME", "PASSWORD"),
+        (UV, "UV_TORCH_MIRROR", "HTTPS://PASSWORD@h/x"),
         (UV, "UV_PYTHON_INSTALL_MIRROR", "https://h/?t=PASSWORD"),
     ],
 )

@@ -200,7 +200,7 @@ def _blas_lock(packages: dict[str, str], backend: str | None, lock: str) -> str:
 def last_cause(said: str) -> str:
     """The last of the causes that uv lists, the host first where it names one."""
     said = hosts_only(said)
-    address = re.search(r"https?://[^\s)]+", said)
+    address = re.search(r"https?://[^\s)]+", said, re.IGNORECASE)
     cause = " ".join(said.split("cause:")[-1].split())
     return f"{address[0]}: {cause}" if address else cause
 

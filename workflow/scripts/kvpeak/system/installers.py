@@ -35,7 +35,8 @@ ADDRESSES = {
     },
 }
 _OWN = {PIP: "PIP_", UV: "UV_"}  # what each one's variables begin with
-_NAMED = re.compile(r"^[\w.-]+=(?=https?://)")  # NAME=ADDRESS, in UV_INDEX
+_OF_THE_NET = re.compile("https?://", re.IGNORECASE)
+_NAMED = re.compile(rf"^[\w.-]+=(?={_OF_THE_NET.pattern})", re.IGNORECASE)  # in UV_INDEX
 
 
 def installer_environment(program: tuple[str, ...]) -> dict[str, str]:
@@ -67,4 +68,4 @@ def address_options(program: tuple[str, ...]) -> Iterator[list[str]]:
 def _addresses(program: tuple[str, ...]) -> dict[str, str]:
     """The variables that name an address of the net; a folder stays where it is."""
     given = {name: os.environ.get(name, "") for name in ADDRESSES[program]}
-    return {name: value for name, value in given.items() if re.search("https?://", value)}
+    return {name: value for name, value in given.items() if _OF_THE_NET.search(value)}

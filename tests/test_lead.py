@@ -8,7 +8,8 @@ import pytest
 from kvpeak.analysis.comparisons import Comparison, compare
 from kvpeak.analysis.lead import TITLES, lead, leading
 from kvpeak.analysis.results import read_results
-from kvpeak.analysis.setting import STOCK, is_stock
+from kvpeak.analysis.setting import STOCK, is_stock, spell_env
+from kvpeak.base.fields import join_texts
 
 SMALL = Path(__file__).parent / "data/small"
 
@@ -146,3 +147,5 @@ def test_a_cell_with_an_environment_variable_of_its_own_is_not_stock():
     row = {"method": "live", "versions": "mlx 0.32.4", "attention": "fused", **STOCK}
     assert is_stock(row)
     assert not is_stock(row | {"env": "MLX_CUDA_USE_CUDNN_SDPA=0"})
+    several = join_texts([join_texts(["A=1", "B=2"])])  # of a process, and of its cell
+    assert spell_env({"env": several}) == spell_env({"env": "A=1; B=2"}) == "A=1 and B=2"

@@ -14,6 +14,7 @@ from kvpeak.analysis.results import read_results
 from kvpeak.analysis.setting import differences, prompt_unseen
 from kvpeak.analysis.verdicts import Verdict
 from kvpeak.base.axes import AXES
+from kvpeak.report.context import not_here
 from kvpeak.report.doubts import not_measured
 from kvpeak.report.names import names_line
 from kvpeak.report.opening import opening, spell_single_speeds
@@ -283,6 +284,14 @@ def test_a_finding_on_two_machines_that_measured_all_of_its_plan_left_nothing_ou
     found = {"single": {}, "not_here": [], "planned": 4, "machines": ["a"]}
     assert not_measured(found) == "Here: other machines."
     assert not_measured(found | {"machines": ["a", "b"]}) == ""
+
+
+def test_a_cell_that_was_measured_in_some_rounds_is_not_one_that_was_left_out(small):
+    cells = [dict(zip(AXES, cell, strict=True)) for cell in list(small.summary)[:2]]
+    runs = {"runs_here": "yes", "reason": ""}
+    misses = {"runs_here": "no", "reason": "needs a GPU"}
+    plan = [cells[0] | runs, cells[0] | misses, cells[1] | misses, cells[1] | misses]
+    assert not_here(plan) == [{"reason": "needs a GPU", "cells": 1}]
 
 
 def test_a_finding_says_what_its_names_are(small):

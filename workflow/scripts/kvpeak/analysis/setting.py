@@ -4,6 +4,8 @@ A laboratory setting isolates one mechanism; nobody who uses the engine has it. 
 is said to come from there.
 """
 
+from kvpeak.base.fields import split_texts
+
 MIN_IMPORT_MIB = 1.0  # less is no part of a difference
 UNSEEN_PROMPT = (0, 27, 1), (0, 31, 3)  # by their tokens (docs/findings/2026-12-releases)
 STOCK = {"loop": "mlx-lm", "kv_cache": "mlx-lm", "cap": "default"}
@@ -28,10 +30,16 @@ def laboratory(row: dict) -> dict[str, str]:
     if row.get("attention") == "naive":
         words.append("naive attention")
     if row.get("env"):
-        words.append(f"{row['env']} set")
+        words.append(f"{spell_env(row)} set")
     if words:
         found["variant"] = " with ".join(words)
     return found
+
+
+def spell_env(row: dict) -> str:
+    """E.g. `A=1 and B=2`: the variables that the variant of a cell sets; '' if none."""
+    processes = split_texts(row.get("env"))
+    return " and ".join(text for each in processes for text in split_texts(each))
 
 
 def is_stock(row: dict) -> bool:
@@ -114,7 +122,7 @@ def _attention(row: dict) -> str:
 
 
 def _env(row: dict) -> str:
-    return row.get("env") or "no variable set"
+    return spell_env(row) or "no variable set"
 
 
 def _penalty(row: dict) -> str:

@@ -291,9 +291,10 @@ def names_of(summary: list[dict], column: str) -> list[str]:
 
 
 def not_here(plan: list[dict]) -> list[dict]:
-    """Why planned cells do not run here, the most frequent reason first."""
+    """Why planned cells run in none of their rounds here, the most frequent reason first."""
+    here = {cell_path(row) for row in plan if row["runs_here"] == "yes"}
     cells = {cell_path(row): row["reason"] for row in plan if row["reason"]}
-    reasons = Counter(cells.values())
+    reasons = Counter(reason for cell, reason in cells.items() if cell not in here)
     return [{"reason": reason, "cells": count} for reason, count in reasons.most_common()]
 
 

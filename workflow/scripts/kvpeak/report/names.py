@@ -1,6 +1,6 @@
 """What the names that a finding uses stand for."""
 
-from kvpeak.analysis.setting import prefill_of, spell_penalty
+from kvpeak.analysis.setting import prefill_of, spell_env, spell_penalty
 from kvpeak.base.kv_caches import words_of
 from kvpeak.report import markdown
 from kvpeak.report.markdown import Markdown
@@ -21,7 +21,7 @@ def names_line(summary: list[dict]) -> Markdown:
                 "mlx-lm's loop" if row["loop"] == "mlx-lm" else OWN_LOOP,
                 prefill_of(row),
                 "naive attention" * (row["attention"] == "naive"),
-                row["env"],
+                spell_env(row),
                 spell_penalty(row),
                 _pool_of(row) * rules,
                 "recorded, which takes memory" * bool(row.get("recorded")),

@@ -48,7 +48,7 @@ def test_the_largest_change_leads_and_what_else_differs_is_said(folders, capsys)
     )
     assert "The two sides of 8 of 8 pairs come from different machines." in text
     assert "1 cells generated other tokens." in text
-    assert "Without the flagged row the change named first is the same." in text
+    assert "Without the flagged row the same change is named first." in text
 
 
 def test_other_threads_and_lengths_are_said(folders, capsys):

@@ -20,19 +20,20 @@ def counter_of(row: dict) -> str:
     return "device" if row["accelerator"] == "cuda" else "footprint"
 
 
-def missed_mib(row: dict, processes: list[dict]) -> float:
-    """How much of a short peak the samples of a CUDA cell are known to have missed, MiB.
+def missed_mib(row: dict, processes: list[dict]) -> list[float]:
+    """How much of a short peak the samples of each process of a CUDA cell are known to have missed,
+    MiB, as far as it can be told.
 
     `row` is of summary.csv, `processes` are the cell's rows of processes.csv. The driver counts
     exactly what its pool reserved at most. What the device holds beside that is the same in every
-    process of a cell, so that the process in which least of it was seen missed as much as it
-    differs from the one in which most was.
+    process of a cell, so that each missed as much as it differs from the one in which most of it
+    was seen.
     """
     if counter_of(row) != "device":
-        return 0.0
+        return []
     known = [each for each in processes if None not in (each[DEVICE], each.get(RESERVED))]
     beside = [each[DEVICE] - each[RESERVED] for each in known]
-    return max(beside) - min(beside) if beside else 0.0
+    return [max(beside) - each for each in beside]
 
 
 def outside_runs(row: dict) -> str:

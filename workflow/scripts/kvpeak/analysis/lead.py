@@ -244,9 +244,11 @@ def caution(pair: Pair) -> list[str]:
         found.append("Both peaks were sampled: either may be higher, and the ratio off.")
     worst = max(sides, key=lambda row: row.get("missed_mib", 0))
     if (missed := worst.get("missed_mib", 0)) >= MISSED_MIB:
+        where = f"in {worst['missed_in']} of {int(worst['rounds'])} processes"
+        most = ", in one of them" if worst["missed_in"] > 1 else ""
         found.append(
-            f"Samples are known to miss peaks here: in one process of the cell with "
-            f"{worst['peak_mib']:,.0f} MiB by {missed:,.0f} MiB or more."
+            f"Samples are known to miss peaks here: {where} of the cell with "
+            f"{worst['peak_mib']:,.0f} MiB{most} by {missed:,.0f} MiB or more."
         )
     answers = [
         f"{int(row['outputs'])} different ones in {int(row['runs'])} runs of the cell with "

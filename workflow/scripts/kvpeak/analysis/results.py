@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from kvpeak.analysis.headline import counter_of, missed_mib
+from kvpeak.analysis.headline import MISSED_MIB, counter_of, missed_mib
 from kvpeak.analysis.parts import parts_of
 from kvpeak.analysis.statistics import outliers, process_means
 from kvpeak.analysis.workloads import asks_again, longest_prompt
@@ -215,13 +215,16 @@ def headline(row: dict) -> dict[str, float | None]:
 
 
 def of_processes(row: dict, processes: list[dict]) -> dict:
-    """What a cell's rows of processes.csv add to it: `parts` of the peak, `missed_mib`, and the
-    round of the process whose record and samples are shown, the first that could be read.
+    """What a cell's rows of processes.csv add to it: `parts` of the peak, the most that the samples
+    of a process are known to have missed and in how many they did, and the round of the process
+    whose record and samples are shown, the first that could be read.
     """
+    missed = missed_mib(row, processes)
     read = [int(each["round"]) for each in processes if each["outcome"] != UNREADABLE]
     return {
         "parts": parts_of(row, processes),
-        "missed_mib": missed_mib(row, processes),
+        "missed_mib": max(missed, default=0.0),
+        "missed_in": sum(each >= MISSED_MIB for each in missed),
         "shown_round": read[0] if read else 1,
     }
 

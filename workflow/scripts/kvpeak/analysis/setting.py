@@ -85,7 +85,7 @@ def imported(before: dict, after: dict) -> str:
     if None in imports or abs(less := imports[1] - imports[0]) < MIN_IMPORT_MIB:
         return ""
     way = "more" if less > 0 else "less"
-    return f"of the process {abs(less):,.0f} MiB {way} are what importing the loop takes"
+    return f"importing the loop takes {abs(less):,.0f} MiB {way}"
 
 
 def prompt_unseen(row: dict) -> bool:

@@ -111,14 +111,14 @@ def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
     speeds = [effect for effect in every if effect.quantity != PEAK]
     told = []
     if not all(effect.verdict in ESTABLISHED for effect in speeds):
-        told.append("No speed named: no change of speed is established.")
+        told.append("Where no speed is named, none is known to change.")
     if any(effect.verdict == Verdict.NOT_TESTABLE and effect.pairs > 1 for effect in peaks):
         replayed = ", or replayed" * any(not effect.live for effect in peaks)
-        told.append(f"Ratios without a pooled one: too few pairs{replayed}.")
+        told.append(f"Where no pooled ratio is given, the pairs are too few{replayed}.")
     if any(effect.noisy for effect in peaks):
         told.append("Within the noise: the processes' ranges meet, or may by what samples missed.")
     if any(effect.verdict in ESTABLISHED and effect.pairs > 1 for effect in speeds):
-        told.append("Alone: pairs with their own verdict.")
+        told.append("Alone: so many pairs have that verdict by themselves.")
     return [escape(" ".join(told))] if told else []
 
 

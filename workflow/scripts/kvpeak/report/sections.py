@@ -106,7 +106,7 @@ def without_flagged(comparison: Comparison) -> str:
     flagged = len(comparison.pairs) - len(kept)
     rows = "flagged row" if flagged == 1 else f"{flagged} flagged rows"
     if lead(rest).sentence == lead(comparison).sentence:
-        return f"Without the {rows} the change named first is the same."
+        return f"Without the {rows} the same change is named first."
     return f"Without the {rows}: {lead(rest).sentence}"
 
 

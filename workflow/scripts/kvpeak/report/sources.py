@@ -153,7 +153,7 @@ def alike(models: list[dict]) -> list[list[dict]]:
         return [[model] for model in models]
     found: dict[tuple, list[dict]] = {}
     for model in models:
-        said = model["weights"], model["quantized"], model["dtypes"], model["generate"]
+        said = *map(model.get, ("weights", "quantized", "dtypes", "widened")), model["generate"]
         found.setdefault(said, []).append(model)
     return list(found.values())
 

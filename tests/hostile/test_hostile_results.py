@@ -975,6 +975,20 @@ def test_a_prompt_that_was_handed_over_has_the_ids_that_the_matrix_asks_for(home
     assert json.loads((home.project.folder / cell / "cell.json").read_text())["outcome"] == "failed"
 
 
+def test_a_search_measures_no_prompt_that_was_handed_over(home):
+    prompt = home.project.folder / "prompts/tiny/alice-16.json"
+    prompt.write_text(json.dumps({"tokens": [7] * 2000}))
+    matrix = copy.deepcopy(TINY_MATRIX)
+    later = {"mlx": "0.32.4", "mlx-lm": "0.32.2"}
+    matrix["commits"]["mlx-0.32.2"] = {"engine": "mlx", "packages": later | {"mlx": "0.32.2"}}
+    home.project.set_matrix(matrix)
+    ends = ("--good", "mlx-0.32.2", "--bad", "mlx-0.32.4")
+    cell = "tiny/alice-16/cat/none/default"
+    said = home.kvpeak("bisect", *ends, "--cell", cell, code=1)
+    assert "alice-16.json: its token ids are not the first 17 of prompts/alice.txt" in said
+    assert not (home.project.folder / "results/bisect").exists()
+
+
 @pytest.mark.parametrize("name", ["cell.json", "runs.csv", "memory.csv"])
 def test_a_pipe_in_the_place_of_a_record_is_not_waited_for(home, name):
     cell = home.cells()[0]

@@ -16,11 +16,12 @@ import argparse
 import re
 from pathlib import Path
 
-from kvpeak.base.axes import AXES, ROUND
+from kvpeak.base.axes import AXES, ROUND, Cell
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import MIB, MOST_SIZE
 from kvpeak.bisection.candidates import candidates_of
 from kvpeak.bisection.measured import Search
+from kvpeak.commands.plan import wrong_prompt
 from kvpeak.experiment.matrix import load_matrix
 
 
@@ -53,7 +54,10 @@ def _peak(text: str) -> float:
 def run(given: argparse.Namespace) -> None:
     matrix = load_matrix(given.matrix)
     candidates = candidates_of(matrix, given.good, given.bad)
-    search = Search(matrix, names_of(given.cell), candidates, given.above)
+    names = names_of(given.cell)
+    search = Search(matrix, names, candidates, given.above)
+    if wrong := wrong_prompt(matrix, Cell(given.good, *names)):  # one prompt for all releases
+        raise UserError(wrong)
     print(f"{len(candidates.names)} candidates; {search.folder}", flush=True)
     for line in search.run():
         print(line, flush=True)

@@ -45,7 +45,7 @@ def run(given: argparse.Namespace) -> None:
     if given.request:
         cell = matrix.cell(given.request)
         said = told(matrix, cell)
-        if not said["not_made"] and (wrong := _wrong_prompt(matrix, cell)):
+        if not said["not_made"] and (wrong := wrong_prompt(matrix, cell)):
             said["not_made"] = [FAILED, wrong]
         print(json.dumps(said, indent=1))
         return
@@ -59,7 +59,7 @@ def run(given: argparse.Namespace) -> None:
         print("It brings no program and no package of its own.")
 
 
-def _wrong_prompt(matrix: Matrix, cell: Cell) -> str:
+def wrong_prompt(matrix: Matrix, cell: Cell) -> str:
     """Why the prompt that is there for the cell is not the one that the matrix asks for, or ''."""
     file, entry = prompt_file(cell.model, cell.prompt), matrix.prompts[cell.prompt]
     if not file.exists() or file not in (need.made for need in needs(matrix, cell)):

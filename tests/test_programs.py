@@ -73,7 +73,7 @@ PROGRAMS = {
     "kvpeak bisect": Program("--nothing", code=USAGE),
     "kvpeak doctor": Program("--nothing", code=USAGE),
     "release_table": Program("--nothing", code=USAGE),
-    "calibrate": Program("--commit x --python nowhere --out x.json"),
+    "calibrate": Program("--commit x --python nowhere --out x.json", code=UNAVAILABLE),
     "collect_wheels": Program("--matrix nowhere.yaml"),
     "cut_prompt": Program(
         "--corpus nowhere.txt --model-folder models/tiny --tokens 5 --out x.json",
@@ -83,6 +83,7 @@ PROGRAMS = {
     "make_env": Program(
         "--commit x --packages nonsense --out x.json", None, "--commit x --out {out}/x.json", USAGE
     ),
+    "resolve_env": Program("--nothing", code=USAGE),
     "make_model": Program(
         '--name x --entry {"kind":"random","config":"nowhere.json"} --out models/x/model.json',
         None,

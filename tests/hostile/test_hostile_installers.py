@@ -1,6 +1,7 @@
 """What pip, uv and git find in folders that others may write into: none of it counts."""
 
 import base64
+import fcntl
 import io
 import os
 import shutil
@@ -16,6 +17,7 @@ import pytest
 
 from kvpeak.base.errors import Unavailable
 from kvpeak.base.text import without_password
+from kvpeak.commands.resolve_env import resolve_all
 from kvpeak.environments import build, resolve, wheels
 from kvpeak.inputs import wheel
 from kvpeak.system import programs
@@ -377,3 +379,41 @@ def test_git_alone_is_given_the_agent_of_ssh(monkeypatch):
     monkeypatch.setenv("SSH_AUTH_SOCK", "/run/agent")
     assert "SSH_AUTH_SOCK" not in programs.environment()
     assert git("-c", "alias.shown=!env", "shown").count("SSH_AUTH_SOCK=/run/agent") == 1
+
+
+LEAVING = """import os, subprocess, time
+def prepare_metadata_for_build_wheel(folder, config_settings=None):
+    left = "exec 9>{held}; flock 9; touch {held}.left; exec sleep 1000"
+    nothing = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.DEVNULL)
+    subprocess.Popen(["sh", "-c", left], start_new_session=True, **nothing)
+    while not os.path.exists("{held}.left"):
+        time.sleep(0.01)
+    name = "kvpeak_left-1.0.dist-info"
+    os.mkdir(os.path.join(folder, name))
+    with open(os.path.join(folder, name, "METADATA"), "w") as file:
+        for line in ("Metadata-Version: 2.1", "Name: kvpeak-left", "Version: 1.0"):
+            print(line, file=file)
+    return name
+def build_wheel(*_):
+    raise NotImplementedError
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere an orphan is lost")
+def test_what_a_build_starts_while_versions_are_found_ends_with_it(shared, tmp_path):
+    """The plan alone has a package built."""
+    held, package = tmp_path / "held", tmp_path / "package"
+    package.mkdir()
+    about = '[build-system]\nrequires = []\nbuild-backend = "b"\nbackend-path = ["."]\n'
+    (package / "pyproject.toml").write_text(about)
+    (package / "b.py").write_text(LEAVING.format(held=held))
+    identity = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+    for words in (["init", "-q"], ["add", "."], [*identity, "commit", "-q", "-m", "x"]):
+        git("-C", str(package), *words)
+    revision = git("-C", str(package), "rev-parse", "HEAD").strip()
+    packages = {"kvpeak-left": f"git+file://{package}@{revision}"}
+    resolve_all({"evil": packages})
+    assert f"kvpeak-left @ git+file://{package}@{revision}" in resolve.known("evil", packages).lock
+    assert Path(f"{held}.left").exists()
+    with held.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # nobody holds it any more

@@ -48,7 +48,7 @@ shell.prefix(PREFIX.replace("{", "{{").replace("}", "}}"))
 from kvpeak.commands.calibrate import DTYPES
 from kvpeak.base.axes import AXES, NAME, ROUND, Cell
 from kvpeak.base.errors import UserError
-from kvpeak.environments.resolve import resolve_all
+from kvpeak.commands.resolve_env import resolve_all
 from kvpeak.base.files import check_time, write_text
 from kvpeak.base.roots import check_own, ROOTS, check_root
 from kvpeak.base.layout import environment_python, model_folder

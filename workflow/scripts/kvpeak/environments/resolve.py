@@ -14,20 +14,18 @@ import re
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from kvpeak.base import layout
 from kvpeak.base.errors import Unavailable, UserError
 from kvpeak.base.files import write_json
-from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.base.untrusted import read_object
 from kvpeak.environments.releases import until
 from kvpeak.environments.requirements import completed, constraints, mlx_backend, requirements
-from kvpeak.system.host import installed_version, missing_packages
+from kvpeak.system.host import installed_version
 from kvpeak.system.installers import UV, address_lines, installer_environment
-from kvpeak.system.programs import hosts_only
+from kvpeak.system.programs import hosts_only, run_program
 
 PINS = Path("requirements/runtime.txt")
 PINNED, OF_ITS_TIME, NEWEST = "as pinned", "of its time", "as its constraints allow"
@@ -39,7 +37,6 @@ NO_NETWORK = re.compile(
 MOST_SECONDS = 300
 # A server that does not answer is given up soon; what the user has set counts.
 PATIENCE = {"UV_HTTP_TIMEOUT": "20", "UV_HTTP_RETRIES": "1"}
-AT_ONCE = 4
 LOCK_LINES = "lock_lines"
 
 
@@ -114,34 +111,6 @@ def keep(commit: str, found: Resolution) -> None:
     write_json(layout.resolution(commit), record)
 
 
-def _found(commit: str, packages: dict[str, str]) -> bool:
-    resolution = known(commit, packages)
-    return resolution is not None and not resolution.unavailable
-
-
-def resolve_all(entries: dict[str, dict[str, str]]) -> None:
-    """Find and record the versions of every commit that needs an environment of its own.
-
-    entries: commit → packages. What was found already is not asked again. Without an index one line
-    on standard error says so, and the commits are left for when they are built.
-    """
-    missing = {
-        commit: packages
-        for commit, packages in entries.items()
-        if missing_packages(packages) and not _found(commit, packages)
-    }
-    if not missing:
-        return
-    print(f"resolving the environments of {', '.join(missing)}", file=sys.stderr)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
-        found = {name: pool.submit(resolved, name, entry) for name, entry in missing.items()}
-    for commit, future in found.items():
-        if isinstance(error := future.exception(), UserError):
-            print(f"commit {commit}: not resolved yet: {error}", file=sys.stderr)
-        elif error:
-            raise error
-
-
 def _compiled(wanted: list[str], limits: str, newest: str | None) -> tuple[str, str]:
     """(lock, '') or ('', the resolver's reason in one line). Raises UserError without an index.
 
@@ -174,18 +143,8 @@ def _uv_compile(wanted: list[str], limits: str, more: list[str]) -> subprocess.C
             *("--quiet", "--no-header", "--no-annotate", "--generate-hashes"),
             *("--python", sys.executable, *more),
         ]
-        try:
-            return subprocess.run(
-                command,
-                capture_output=True,
-                **OF_PROGRAMS,
-                timeout=MOST_SECONDS,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                env=PATIENCE | installer_environment(UV),
-            )
-        except subprocess.TimeoutExpired:
-            raise Unavailable(f"the resolver took more than {MOST_SECONDS} s") from None
+        variables = PATIENCE | installer_environment(UV)
+        return run_program(command, MOST_SECONDS, variables=variables, capture=True)
 
 
 def _blas_lock(packages: dict[str, str], backend: str | None, lock: str) -> str:

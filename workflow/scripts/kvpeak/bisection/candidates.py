@@ -1,7 +1,7 @@
 """What lies between two commits of a matrix: a package's releases, or a repository's revisions."""
 
 import json
-import subprocess
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,6 +15,9 @@ from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.requests import build_entry
 from kvpeak.protocol.programs import SCRIPTS
 from kvpeak.system.git import git
+from kvpeak.system.programs import NO_QUESTIONS, run_program
+
+BUILD_S = 14400  # as the rule `engine`
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,6 @@ def _build(name: str, entry: dict) -> None:
         return
     command = [sys.executable, str(SCRIPTS / "build_engine.py"), "--commit", name]
     command += ["--entry", json.dumps(build_entry(entry)), "--out", str(record)]
-    done = subprocess.run(command, stdout=sys.stderr)
+    done = run_program(command, BUILD_S, variables=os.environ | NO_QUESTIONS)
     if done.returncode:
         raise UserError(f"commit {name}: could not be built; the lines above say why")

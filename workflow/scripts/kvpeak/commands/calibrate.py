@@ -7,18 +7,17 @@ Takes a few seconds, once per machine and environment (kvpeak/live/calibration.p
 import argparse
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import write_json
 from kvpeak.base.program import Usage
-from kvpeak.base.text import OF_PROGRAMS
 from kvpeak.live.blas import load_blas
 from kvpeak.protocol.programs import SCRIPTS
 
 DTYPES = ("float32", "bfloat16", "float16")
+LONGEST_S = 1800  # as the rule `calibration`
 
 
 def measure(dtypes: list[str]) -> dict:
@@ -37,7 +36,7 @@ def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
     from kvpeak.system.lock import measuring_alone
     from kvpeak.system.nvml import chosen_gpu, open_gpu
     from kvpeak.system.private import temporary_folder
-    from kvpeak.system.programs import OUR_ENGINES, engine_environment
+    from kvpeak.system.programs import OUR_ENGINES, engine_environment, run_program
 
     def say(text: str) -> None:
         print(f"calibrate {commit}: {text}", file=sys.stderr)
@@ -47,7 +46,8 @@ def calibrate(commit: str, python: str, dtypes: list[str]) -> dict:
         name = machine.state(gpu and gpu.state())["name"]
         command = [python, str(SCRIPTS / "calibrate.py"), "--measure", "--dtypes", *dtypes]
         own = engine_environment(*OUR_ENGINES) | {"TMPDIR": str(temporary_folder())}
-        done = subprocess.run(command, stdout=subprocess.PIPE, **OF_PROGRAMS, check=False, env=own)
+        done = run_program(command, LONGEST_S, variables=own, capture=True)
+    sys.stderr.write(done.stderr)
     if done.returncode:
         raise UserError(f"{commit}: exit code {done.returncode}; the lines above say why")
     return {"commit": commit, "machine": name} | json.loads(done.stdout)

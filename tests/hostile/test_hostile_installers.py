@@ -204,6 +204,22 @@ def test_a_token_in_the_address_of_packages_is_in_no_reason(shared, monkeypatch)
     assert "SECRET" not in str(error.value)
 
 
+@pytest.mark.parametrize("installer", ["uv", "pip"])
+def test_a_token_in_the_address_of_packages_is_in_no_log(shared, monkeypatch, capfd, installer):
+    """What they print while they install is in results/logs, which is passed on with results/."""
+    says = "'x'*9 + ' for http://me:SECRET@127.0.0.1:9/SECRET/?t=SECRET' + 9000 * 'SECRET'"
+    says = f"import sys; print({says}, 'rest SECRET', file=sys.stderr); print('last'); sys.exit(1)"
+    run = programs.run_program
+    said = [sys.executable, "-c", says]
+    for module in (build, wheels):
+        monkeypatch.setattr(module, "run_program", lambda _, *a, **b: run(said, *a, **b))
+    with pytest.raises(Unavailable):
+        build._run("c", []) if installer == "uv" else wheels._download(Path("down"))
+    shown = capfd.readouterr().err
+    assert "xxx for http://127.0.0.1:9\n" in shown and "last\n" in shown
+    assert "SECRET" not in shown
+
+
 def test_git_works_where_its_configuration_is_counted(monkeypatch):
     """One of the three holds a secret at times, and without one of them git fails."""
     monkeypatch.setenv("GIT_CONFIG_COUNT", "1")

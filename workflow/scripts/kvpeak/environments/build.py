@@ -116,7 +116,8 @@ def _digest(record: str | None) -> str:
 
 def _run(commit: str, command: list[str]) -> None:
     """Run one step, its output to standard error. Raises Unavailable if it fails."""
-    done = run_program(command, INSTALL_S, variables=PATIENCE | installer_environment(UV))
+    variables = PATIENCE | installer_environment(UV)
+    done = run_program(command, INSTALL_S, variables=variables, addresses=False)
     if done.returncode:
         raise Unavailable(
             f"commit {commit}: its environment cannot be made: {one_line(done.stderr)}; "

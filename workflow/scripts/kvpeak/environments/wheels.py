@@ -47,7 +47,8 @@ def _download(folder: Path, *what: str) -> None:
     command += ["--dest", str(folder), *what]
     with address_options(PIP) as addresses:
         command += addresses
-        done = run_program(command, DOWNLOAD_S, variables=installer_environment(PIP))
+        variables = installer_environment(PIP)
+        done = run_program(command, DOWNLOAD_S, variables=variables, addresses=False)
     if done.returncode:
         said = hosts_only(last_line(done.stderr))
         raise Unavailable(f"pip download ended with {done.returncode} ({said})")

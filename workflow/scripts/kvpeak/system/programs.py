@@ -90,16 +90,18 @@ def run_program(
     folder: Path | None = None,
     variables: dict[str, str] | None = None,
     capture: bool = False,
+    addresses: bool = True,
 ) -> subprocess.CompletedProcess:
     """Run a program to its end, in `folder`, with `variables` (default: `environment()`).
 
     What it prints goes to this process's standard error, and the end of its own standard error into
     the result. With `capture` nothing is shown and both are in the result, as text. Of each no more
-    than MOST_SAID characters are shown or kept. Raises Unavailable if the program is not there or
+    than MOST_SAID characters are shown or kept. Without `addresses` of each only the host is shown,
+    and of a line no more than LAST_LINES. Raises Unavailable if the program is not there or
     takes longer than `limit_s` seconds.
     """
     with inherited_orphans():
-        return _run(command, limit_s, folder, variables, capture)
+        return _run(command, limit_s, folder, variables, capture, addresses)
 
 
 def _run(
@@ -108,6 +110,7 @@ def _run(
     folder: Path | None,
     variables: dict[str, str] | None,
     capture: bool,
+    addresses: bool,
 ) -> subprocess.CompletedProcess:
     leash = Leash(limit_s)
     others = children(os.getpid())
@@ -126,7 +129,8 @@ def _run(
     except OSError as error:
         leash.release()
         raise Unavailable(f"{command[0]}: cannot be started ({error.strerror})") from None
-    out, err = (_Listener(stream, capture) for stream in (process.stdout, process.stderr))
+    streams = process.stdout, process.stderr
+    out, err = (_Listener(stream, capture, addresses) for stream in streams)
     try:
         process.wait(limit_s)
     except subprocess.TimeoutExpired:
@@ -144,25 +148,25 @@ class _Listener:
     listens to the end, and to MOST_SAID characters only.
     """
 
-    def __init__(self, stream, keep: bool):
-        self._stream, self._keep = stream, keep
+    def __init__(self, stream, keep: bool, addresses: bool):
+        self._stream, self._keep, self._addresses = stream, keep, addresses
         self._kept: list[str] = []
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
     def _follow(self) -> None:
-        left = MOST_SAID
+        left, begun = MOST_SAID, False  # begun: the text goes on with a line
         while text := self._stream.readline(LAST_LINES):
             if self._keep and left > 0:
                 self._kept.append(text)
             elif not self._keep:
                 self._kept = ["".join([*self._kept, text])[-LAST_LINES:]]
-                if left > 0:
+                if left > 0 and (self._addresses or not begun):
                     self._show(text if len(text) < left else "\n… more is not shown …\n")
-            left -= len(text)
+            left, begun = left - len(text), not text.endswith("\n")
 
-    @staticmethod
-    def _show(text: str) -> None:
+    def _show(self, text: str) -> None:
+        text = text if self._addresses else hosts_only(text).rstrip("\n") + "\n"
         with contextlib.suppress(OSError):  # a closed terminal does not end the program
             sys.stderr.write(text)
             sys.stderr.flush()

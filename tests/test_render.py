@@ -250,10 +250,28 @@ def project(tmp_path, monkeypatch):
     Path("results/calibration/mlx-0.32.4.json").write_text(
         json.dumps({"machine": "Test CPU", "blas": BLAS, "dtypes": {"float32": peaks}})
     )
-    cell = Path("results/cells/mlx-0.32.4/tiny/alice-512/cat/none/default/r1")
-    cell.mkdir(parents=True)
-    shutil.copy(ROOT / "tests/data/cell.json", cell)
+    write_records()
     return tmp_path
+
+
+def write_records() -> None:
+    """The record of each process that is planned here."""
+    record = json.loads((ROOT / "tests/data/cell.json").read_text())
+    with Path("results/plan.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["runs_here"] == "yes"]
+    for row in rows:
+        cell = {axis: row[axis] for axis in AXES} | {"round": int(row["round"])}
+        prompt = {"name": row["prompt"], "tokens": int(row["prompt"].removeprefix("alice-")) + 1}
+        request = record["request"] | {"cell": cell, "prompt": record["request"]["prompt"] | prompt}
+        Path(row["path"]).mkdir(parents=True)
+        text = json.dumps(record | {"cell": cell, "request": request})
+        Path(row["path"], "cell.json").write_text(text)
+
+
+def edit_records(**changes: object) -> None:
+    """Put something else in the place of parts of each record."""
+    for file in Path("results").glob("cells/**/cell.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 @pytest.fixture
@@ -536,8 +554,7 @@ def test_a_config_that_is_not_what_was_measured_is_named_once(rendered):
 
     def changed(engine: dict):
         measured_with(Path("models/tiny"), {"changed": True})
-        (file,) = Path("results").glob("cells/**/cell.json")
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"engine": engine}))
+        edit_records(engine=engine)
 
     assert rendered(partial(changed, {"versions": {}})).count(line) == 1
     assert rendered(partial(changed, {})).count(line) == 0
@@ -568,10 +585,7 @@ def test_no_command_to_be_copied_has_what_a_record_says_but_a_number(rendered, n
     """The packages that it names."""
 
     def named():
-        (file,) = Path("results").glob("cells/**/cell.json")
-        said = json.loads(file.read_text())
-        said["engine"]["versions"] = {name: "1", "mlx-cuda-13": "1"}
-        file.write_text(json.dumps(said))
+        edit_records(engine={"versions": {name: "1", "mlx-cuda-13": "1"}})
 
     assert "\n    make finding ACCEL=cuda13\n" in rendered(named)
     assert "\n    make finding ACCEL=cuda13\n" in Path("report/finding.md").read_text()
@@ -690,7 +704,6 @@ def test_instruments_of_a_commit_without_cells_say_nothing(rendered, project):
 def test_a_damaged_record_of_the_instruments_is_named_and_costs_nothing(rendered, project):
     def damaged():
         Path("results/instruments").mkdir()
-        Path("results/instruments/mlx.json").write_text('{"readings": [{"process": 7}]}')
+        Path("results/instruments/mlx-0.32.4.json").write_text('{"readings": [{"process": 7}]}')
 
-    rendered(damaged)
-    assert "results/instruments/mlx.json: expected texts" in Path("report/details.md").read_text()
+    assert "results/instruments/mlx-0.32.4.json: expected texts" in rendered(damaged)

@@ -3,6 +3,7 @@
 import pytest
 
 from kvpeak.analysis.roof import is_foreign, roofs, shares_of
+from kvpeak.base.axes import AXES
 from kvpeak.base.numbers import MIB
 from kvpeak.report.limits import limits_section
 from kvpeak.report.tables import SHOWN
@@ -91,9 +92,13 @@ def cell(cache="cat", **more) -> dict:
     return row() | axes | {"kv_cache": cache} | more
 
 
+def named(row: dict) -> tuple:
+    return tuple(row[axis] for axis in AXES)
+
+
 def limits(*cells: dict, **calibrations) -> dict | None:
     calibrations = calibrations or {"mlx": calibration(copy=20e9)}
-    return limits_section(list(cells), calibrations, {("mlx", "tiny"): "float32"})
+    return limits_section(list(cells), calibrations, dict.fromkeys(map(named, cells), "float32"))
 
 
 def body(section: dict) -> list[list[str]]:

@@ -14,6 +14,7 @@ from kvpeak.analysis.claims import load_claims
 from kvpeak.analysis.instruments import read_instruments
 from kvpeak.analysis.processes import read_process
 from kvpeak.analysis.results import read_results
+from kvpeak.analysis.roof import roofs
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS
 from kvpeak.base.errors import UserError
@@ -32,7 +33,7 @@ from kvpeak.inputs.weights_check import check_weights
 from kvpeak.pools import trace
 from kvpeak.pools.sources import open_traces
 from kvpeak.protocol.events import BadAnswer, Conversation
-from kvpeak.report import sources
+from kvpeak.report import records
 from kvpeak.report.figure_list import read_figures
 from kvpeak.runner.table_output import read_runs
 
@@ -77,6 +78,10 @@ READING = {
     **{"process": "a", "counter": "b", "what": "c", "right": True, "probe": "heap"},
     **{"known_mib": 1.0, "read_mib": 1.0, "off_mib": 0.0},
 }
+BUILD = {"commit": "c", "repository": "r", "revision": "v", "toolchain": {"a": "1"}, "build": []}
+BUILD |= {"verify": {"command": ["x"], "output": "y"}}
+CALIBRATION = {"machine": "m", "blas": "b", "last_level_cache_bytes": 9}
+CALIBRATION |= {"dtypes": {"float32": {"flops": 5e9, "copy": 1e9}}}
 ENVIRONMENT = {"commit": "c", "packages": {"mlx": "1"}, "own": True, "freeze": ["mlx==1"]}
 
 
@@ -126,25 +131,35 @@ def _table(form: str):
     return read
 
 
-def _environments(file: Path) -> None:
-    reader = sources.Reader()
-    folder = file.parents[2]
-    sources.environments(folder, reader)
-    sources.calibrations(folder, reader)
+def _environment(file: Path) -> None:
+    reader = records.Reader()
+    records.environments(file.parents[2], [file.parent.name], reader)
     assert all(text.isprintable() for text in reader.problems)
     lacks_its_programs(file), why_not_made(file)
+
+
+def _build(file: Path) -> None:
+    reader = records.Reader()
+    records.builds(file.parents[2], [file.parent.name], reader)
+    assert all(text.isprintable() for text in reader.problems)
+
+
+def _calibration(file: Path) -> None:
+    reader = records.Reader()
+    roofs(records.calibrations(file.parents[1], [file.stem], reader))
+    assert all(text.isprintable() for text in reader.problems)
 
 
 def _cell(file: Path) -> None:
     outcome_in(file.parent)
     read_process(file.parent)
-    reader = sources.Reader()
-    sources.read_records([PLANNED | {"runs_here": "yes"}], file.parents[7], reader)
+    reader = records.Reader()
+    records.read_records([PLANNED | {"runs_here": "yes"}], file.parents[7], reader)
     assert all(text.isprintable() for text in reader.problems)
 
 
 def _instruments(file: Path) -> None:
-    _, problems = read_instruments(file.parents[1])
+    _, problems = read_instruments(file.parents[1], {file.stem})
     assert all(text.isprintable() for text in problems)
 
 
@@ -225,8 +240,10 @@ def parsers() -> dict[str, Parser]:
             "out/t.json", good([{"p": 64, "g": 9, "rate": 1.5}] * 2), _table("json")
         ),
         "environment.json": Parser(
-            "results/envs/c/environment.json", good(ENVIRONMENT), _environments
+            "results/envs/c/environment.json", good(ENVIRONMENT), _environment
         ),
+        "engine.json": Parser("results/engines/c/engine.json", good(BUILD), _build),
+        "calibration": Parser("results/calibration/c.json", good(CALIBRATION), _calibration),
         "instruments": Parser(
             "results/instruments/c.json",
             good({"readings": [READING], "falls": [], "problems": []}),

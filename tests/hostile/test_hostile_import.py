@@ -23,13 +23,14 @@ from kvpeak.environments.build import prepared
 from kvpeak.experiment.matrix import Matrix
 from kvpeak.experiment.preparation import to_be_tried_again
 from kvpeak.experiment.status import outcome_of, to_be_skipped
-from kvpeak.report.sources import Reader, calibrations
+from kvpeak.report.records import Reader, calibrations
 
 PUBLISHED = ROOT / "docs/findings/cpu-2026-12-01/results"
 CELL = Path("results/cells/mlx-0.32.4/qwen2-tiny/alice-128/cat/none/laboratory/r1")
 OTHER = Path(str(CELL).replace("/cat/", "/prealloc/"))
 ENVIRONMENT = Path("results/envs/mlx-0.32.4/environment.json")
 CALIBRATION = Path("results/calibration/mlx-0.32.4.json")
+COMMITS = ("mlx-0.32.4", "mine")
 ALL = {
     *(path / name for path in (CELL, OTHER) for name in ("cell.json", "runs.csv", "memory.csv")),
     *(ENVIRONMENT, CALIBRATION),
@@ -127,11 +128,11 @@ def test_a_roof_that_was_imported_is_not_that_of_this_machine(door, same_name):
     """
     door.run()
     theirs = json.loads(CALIBRATION.read_text())
-    assert roofs(calibrations(Path("results"), Reader()))[theirs["machine"]].flops
+    assert roofs(calibrations(Path("results"), COMMITS, Reader()))[theirs["machine"]].flops
     machine = theirs["machine"] if same_name else "another"
     mine = theirs | {"machine": machine, "dtypes": {"float32": {"flops": 5e9, "sgemv": 1e9}}}
     write_text(CALIBRATION.with_name("mine.json"), json.dumps(mine))
-    found = roofs(calibrations(Path("results"), Reader()))
+    found = roofs(calibrations(Path("results"), COMMITS, Reader()))
     assert found[machine].flops == {"float32": 5e9}
     assert found.keys() == {machine, theirs["machine"]}
 

@@ -41,7 +41,7 @@ from kvpeak.display.durations import CELL, Durations
 from kvpeak.display.run import Run
 from kvpeak.display.screen import Stream
 from kvpeak.experiment.config_file import ConfigError
-from kvpeak.report import page_text, publishing, sources
+from kvpeak.report import page_text, publishing, records
 from kvpeak.report.page import page
 from kvpeak.report.page_data import PARTS
 from kvpeak.report.page_links import Links, rows_of
@@ -453,9 +453,9 @@ def test_a_long_text_in_a_record_does_not_fill_the_finding(tmp_path, size):
     for name in ("instruments/c.json", "calibration/c.json"):
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_text(json.dumps(said))
-    found, problems = read_instruments(tmp_path)
-    reader = sources.Reader()
-    calibrations = sources.calibrations(tmp_path, reader)
+    found, problems = read_instruments(tmp_path, {"c"})
+    reader = records.Reader()
+    calibrations = records.calibrations(tmp_path, ["c"], reader)
     assert len(str(found) + str(calibrations) + str(problems + reader.problems)) < 10_000
     whole = size < MOST_RECORD
     assert (len(found), len(calibrations)) == (whole, whole)

@@ -16,7 +16,7 @@ PARSERS = (
     *("matrix", "expected", "shapes", "config.json", "model.json", "safetensors", "GGUF"),
     *("tokenizer", "cell.json", "runs.csv", "events", "plan.csv", "summary.csv", "processes.csv"),
     *("checks.csv", "figure list", "a command's CSV", "a command's JSON", "environment.json"),
-    *("instruments", "a trace as CSV", "a trace", "a snapshot"),
+    *("engine.json", "calibration", "instruments", "a trace as CSV", "a trace", "a snapshot"),
 )
 
 

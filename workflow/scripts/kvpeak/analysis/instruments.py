@@ -10,28 +10,26 @@ from kvpeak.base.text import brief, plain
 from kvpeak.base.untrusted import MOST_RECORD, read_object
 
 DOUBTED = "doubted"  # of a row of the summary: the columns whose counter is off
+MOST, LONGEST = 100, 300  # readings of a record, and characters of a text
 FIGURES = ("known_mib", "read_mib", "off_mib")
 
 
-def read_instruments(folder: Path) -> tuple[dict[str, dict], list[str]]:
-    """(environment → its record, a line for each that cannot be read) of results/instruments/.
+def read_instruments(folder: Path, commits: set[str]) -> tuple[dict[str, dict], list[str]]:
+    """(commit → its record, a line for each that cannot be read) of results/instruments/, of these
+    commits. Others may be another machine's, and imported.
 
     A record has `readings` (process, counter, what, known_mib, read_mib, off_mib, right), `falls`
     and `problems`, both lists of texts.
     """
     found, problems = {}, []
-    for file in sorted((folder / "instruments").glob("*.json")):
+    for commit in sorted(commits):
         try:
-            found[file.stem] = _checked(file)
+            found[commit] = _checked(folder / "instruments" / f"{commit}.json")
+        except FileNotFoundError:
+            continue
         except (UserError, OSError) as error:
             problems.append(plain(str(error)))
     return found, problems
-
-
-def of_the_cells(instruments: dict[str, dict], summary: list[dict]) -> dict[str, dict]:
-    """Those of the environments of these cells. Others may be another machine's, and imported."""
-    commits = {row["commit"] for row in summary}
-    return {name: each for name, each in instruments.items() if name in commits}
 
 
 def doubt(summary: list[dict], instruments: dict[str, dict]) -> None:
@@ -57,10 +55,10 @@ def worst_reading(record: dict, counter: str) -> dict:
 
 
 def _checked(file: Path) -> dict:
-    record = brief(read_object(file, MOST_RECORD))
+    record = brief(read_object(file, MOST_RECORD), LONGEST)
     readings = record.get("readings")
-    if not isinstance(readings, list):
-        raise UserError(f"{file}: readings: expected a list")
+    if not isinstance(readings, list) or len(readings) > MOST:
+        raise UserError(f"{file}: readings: expected a list of at most {MOST}")
     return {
         "readings": [_reading(file, each) for each in readings],
         "falls": _texts(file, [_item(each, "words") for each in _list(record, "falls")]),
@@ -81,7 +79,7 @@ def _reading(file: Path, given: object) -> dict:
 
 def _list(record: dict, name: str) -> list:
     value = record.get(name, [])
-    return value if isinstance(value, list) else []
+    return value[:MOST] if isinstance(value, list) else []
 
 
 def _item(given: object, name: str) -> object:

@@ -79,12 +79,12 @@ class Record:
             raise UserError(f"{self.file}: {'.'.join(path)}: {str(value)[:80]}: expected a number")
         return value if abs(value) <= LARGEST else None
 
-    def texts(self, *path: str) -> list[str]:
-        """The list of texts at a path; empty where there is none."""
+    def texts(self, *path: str, most: int | None = MOST_TEXTS) -> list[str]:
+        """The first so many texts of the list at a path; empty where there is none."""
         value = self.at(*path) or []
         if not isinstance(value, list) or not all(isinstance(text, str) for text in value):
             raise UserError(f"{self.file}: {'.'.join(path)}: expected a list of texts")
-        return [plain(text, LONGEST) for text in value[:MOST_TEXTS]]
+        return [plain(text, LONGEST) for text in value[:most]]
 
     def items(self, *path: str) -> dict:
         """The object at a path; empty where there is none."""

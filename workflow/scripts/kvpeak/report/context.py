@@ -9,7 +9,7 @@ import pandas as pd
 from kvpeak.analysis.comparisons import PRACTICAL, Comparison, Pair, compare
 from kvpeak.analysis.headline import is_lower_bound
 from kvpeak.analysis.history import histories
-from kvpeak.analysis.instruments import doubt, of_the_cells, read_instruments
+from kvpeak.analysis.instruments import doubt, read_instruments
 from kvpeak.analysis.lead import Lead, leading
 from kvpeak.analysis.longest import fits_rows
 from kvpeak.analysis.pooled import effects as pooled_effects
@@ -49,6 +49,14 @@ from kvpeak.report.names import names_line
 from kvpeak.report.opening import opening
 from kvpeak.report.pools import pools_of
 from kvpeak.report.pools_text import pools_section
+from kvpeak.report.records import (
+    Reader,
+    builds,
+    calibrations,
+    environments,
+    first_of_each,
+    read_records,
+)
 from kvpeak.report.sections import comparison_section
 from kvpeak.report.where import where_table
 from kvpeak.report.workloads import workloads_section
@@ -73,13 +81,13 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
     plan = rows(read_table(folder / "plan.csv"))
     checks = rows(read_table(folder / "checks.csv"))
     summary = list(results.summary.values())
-    instruments, damaged = read_instruments(folder)
-    doubt(summary, instruments := of_the_cells(instruments, summary))
-    reader = sources.Reader()
-    records = sources.read_records(plan, folder / "cells", reader, results.refused)
+    commits, reader = {row["commit"] for row in summary}, Reader()
+    instruments, damaged = read_instruments(folder, commits)
+    doubt(summary, instruments)
+    records = read_records(plan, folder / "cells", reader, results.refused)
     compared = [compare(results, **entry) for entry in matrix.compare]
     compared = [comparison for comparison in compared if comparison.pairs]
-    calibrations = sources.calibrations(folder, reader)
+    calibrated = calibrations(folder, commits, reader)
     runs = read_table(folder / "runs.csv")
     found = {
         "matrix": matrix,
@@ -88,7 +96,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         **answers(results, compared, facts_of(records), folder / "cells"),
         "names": names_line(summary),
         "memory_table": tables.memory_table(summary),
-        "answers": answers_section(records),
+        "answers": answers_section(first_of_each(records)),
         "history": history_section(histories(results, releases_of(matrix))),
         "pools": pools_section(
             pools_of(results, matrix.variants, folder / "cells"), read_pytorch(matrix, folder)
@@ -97,7 +105,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "growth": growth_section(results),
         "workloads": workloads_section(results),
         "fits": fits_section(fits_rows(results, folder), any(map(is_lower_bound, summary))),
-        "limits": limits_section(summary, calibrations, sources.dtypes(records)),
+        "limits": limits_section(summary, calibrated, sources.dtypes(records)),
         "claims": claims_section(checks, [row["model"] for row in summary]),
         "instruments": instruments_section(instruments, damaged),
         **measured(summary),
@@ -105,7 +113,7 @@ def context(matrix: Matrix, folder: Path, figures: Path) -> dict:
         "period": period(runs),
         "neighbours": neighbours(compared, runs),
         "penalties": penalties(matrix, summary),
-        **origin(folder, records, reader),
+        **origin(folder, commits, records, reader),
         "commands": commands(matrix.file, records, names_of(summary, "harness")),
         "example": example(leading(compared), summary),
         "figures": (drawn := read_figures(figures)),
@@ -133,11 +141,12 @@ def shown_figures(drawn: list[dict], lead: Lead | None, compared: list) -> list[
 
 def own_limits(summary: list[dict]) -> list[str]:
     """What the engines said of their own limits, e.g. `mlx-0.32.4: 32 MiB`."""
-    said = {}
+    said: dict[tuple, dict[str, None]] = {}
     for row in summary:
         if row["cap"] == "default" and (row["cap_bytes"] or "").isdecimal():
-            said[row["commit"], row["accelerator"]] = int(row["cap_bytes"]) / MIB
-    return [f"{commit}: {limit:,.0f} MiB" for (commit, _), limit in said.items()]
+            limits = said.setdefault((row["commit"], row["accelerator"]), {})
+            limits[f"{int(row['cap_bytes']) / MIB:,.0f}"] = None
+    return [f"{commit}: {sources.either(limits)} MiB" for (commit, _), limits in said.items()]
 
 
 def facts_of(records: list[dict]) -> tuple[str, ...]:
@@ -240,7 +249,7 @@ def doubtful(matrix: Matrix, results: Results, plan: list[dict]) -> dict:
     }
 
 
-def origin(folder: Path, records: list[dict], reader: sources.Reader) -> dict:
+def origin(folder: Path, commits: set[str], records: list[dict], reader: Reader) -> dict:
     """Where the results come from."""
     models = sources.models(records)
     return {
@@ -248,8 +257,8 @@ def origin(folder: Path, records: list[dict], reader: sources.Reader) -> dict:
         "alike": sources.alike(models),
         "configs_left_out": sources.configs_left_out(records),
         "prompts": sources.prompts(records),
-        "environments": sources.environments(folder, reader),
-        "builds": sources.builds(folder, reader),
+        "environments": environments(folder, commits, reader),
+        "builds": builds(folder, commits, reader),
     }
 
 
@@ -258,9 +267,10 @@ def commands(matrix_file: Path | str, records: list[dict], harness: list[str]) -
     the last harness that is a revision, '' if none is.
     """
     config = "" if str(matrix_file) == DEFAULT_MATRIX else shell_word(f"matrix={matrix_file}")
-    versions = sorted({name for each in records for name in each["engine"].get("versions", {})})
+    own = [each for each in records if not each["imported"]] or records
+    versions = [name for each in own for name in each["engine"].get("versions", [])]
     cuda = [found for found in map(CUDA_PACKAGE.fullmatch, versions) if found]
-    accel = [f"ACCEL={''.join(found.groups())}" for found in cuda]
+    accel = [f"ACCEL={''.join(found.groups())}" for found in cuda[:1]]
     revisions = [name for name in harness if REVISION.fullmatch(name)]
     option = f" --config {config}" if config else ""
     return {

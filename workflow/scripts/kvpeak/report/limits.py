@@ -1,6 +1,7 @@
 """How close to the limit: speeds as shares of what the machine reached in its calibration."""
 
 from kvpeak.analysis.roof import is_foreign, roofs, shares_of
+from kvpeak.base.axes import AXES
 from kvpeak.base.numbers import MIB, percent
 from kvpeak.report.markdown import Markdown, number
 from kvpeak.report.tables import SHOWN, cell_table
@@ -13,7 +14,7 @@ HEADER = (
 
 def limits_section(summary: list[dict], calibrations: dict[str, dict], dtypes: dict) -> dict | None:
     """Prefill as a share of the calibrated FLOP/s, decode of the bandwidth; None where nothing was
-    calibrated here. `dtypes`: (commit, model) → the type that the cell computed in.
+    calibrated here. `dtypes`: a cell's names on the axes → the type it computed in.
     """
     found, foreign, machines = [], 0, roofs(calibrations)
     for row in summary:
@@ -24,7 +25,7 @@ def limits_section(summary: list[dict], calibrations: dict[str, dict], dtypes: d
         if roof is None or is_foreign(row, calibration):
             foreign += 1
             continue
-        shares = shares_of(row, dtypes.get((row["commit"], row["model"])), roof)
+        shares = shares_of(row, dtypes.get(tuple(row[axis] for axis in AXES)), roof)
         if shares.flop_s or shares.byte_s:
             found.append(shares)
     if not found and not foreign:

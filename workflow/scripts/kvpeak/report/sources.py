@@ -1,90 +1,16 @@
-"""Where the results come from, as their records say: engines, models, prompts, harness,
-environments, commands.
-"""
+"""What the records of the cells say of where the results come from: engines, models, prompts."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from kvpeak.analysis.answers import question_of, tokens_of
 from kvpeak.analysis.configs import configs_of
-from kvpeak.base.axes import AXES
-from kvpeak.base.errors import UserError
 from kvpeak.base.fields import split_texts
-from kvpeak.base.layout import cell_folder
-from kvpeak.base.made import BY_HAND, FAILED, UNAVAILABLE, is_imported, why_not_made
-from kvpeak.base.text import brief
-from kvpeak.base.untrusted import MOST_JSON, MOST_RECORD, read_object
+from kvpeak.base.made import BY_HAND
 from kvpeak.experiment.matrix import Matrix
-from kvpeak.experiment.status import outcome_in
 
 REPLAY = "candle-replay"
 MOST_APART = 8  # models with a row each
-
-
-class Reader:
-    """Reads records, and keeps a line for each that cannot be read: one bad file stops no
-    finding.
-    """
-
-    def __init__(self):
-        self.problems: list[str] = []
-
-    def each(
-        self, paths: Iterable[Path], take: Callable, most: int = MOST_RECORD
-    ) -> Iterator[tuple[Path, object]]:
-        """(path, what `take` makes of its JSON object) of every file that was made and can be
-        read, and has at most so many bytes. Its texts are cut.
-        """
-        for path in paths:
-            if why_not_made(path):
-                continue
-            try:
-                yield path, take(brief(read_object(path, most)))
-            except UserError as error:
-                self.problems.append(str(error))
-            except FileNotFoundError:
-                continue
-            except (AttributeError, KeyError, TypeError, ValueError) as error:
-                self.problems.append(f"{path}: {type(error).__name__} at {error}")
-
-
-def read_records(
-    plan: list[dict], cells: Path, reader: Reader, refused: frozenset[tuple] = frozenset()
-) -> list[dict]:
-    """One cell.json of each measured combination of commit, model and prompt, in the plan's order.
-
-    refused: the names and the round of each process whose record aggregate did not take.
-    Not of every cell: what may differ between the cells of one combination (caches, caps, rounds)
-    is in the tables. One that lacks what the finding shows of it is left out.
-    """
-    records: dict[tuple, dict] = {}
-    for row in plan:
-        key = row["commit"], row["model"], row["prompt"]
-        own = (*(row[axis] for axis in AXES), row["round"])
-        if key in records or row["runs_here"] != "yes" or own in refused:
-            continue
-        try:
-            folder = cell_folder(cells, row, row["round"])
-        except UserError as error:
-            reader.problems.append(str(error))
-            continue
-        if outcome_in(folder) in (FAILED, UNAVAILABLE):
-            continue
-        for _, record in reader.each([folder / "cell.json"], _complete, MOST_JSON):
-            records[key] = record
-    return list(records.values())
-
-
-def _complete(record: dict) -> dict:
-    """What the finding shows of a record, if it is all there; else KeyError or the like.
-
-    The rest is let go: there may be 10,000 of them.
-    """
-    models([record]), prompts([record]), dtypes([record]), hash(question_of(record))
-    dict.items(record["engine"].get("versions", {}))
-    answer = {"events": [{"tokens": tokens_of(record)}]}
-    return {key: record[key] for key in ("cell", "request", "inputs", "engine")} | answer
+MOST_SAID = 3  # different hashes, sources or the like of one model or prompt
 
 
 def engines(summary: list[dict]) -> list[dict]:
@@ -115,30 +41,42 @@ def models(records: list[dict]) -> list[dict]:
     """Each measured model: source, weights, dtypes, generated tokens, and the hash of its
     model.json.
     """
-    found = {}
+    found: dict[str, dict] = {}
     for record in records:
-        entry = record["request"]["model"]
+        entry, inputs = record["request"]["model"], record["inputs"]
+        dtype = record["engine"].get("dtype")
         model = found.setdefault(
             entry["name"],
             {
                 "name": entry["name"],
                 "weights": entry["weights"],
-                "source": model_source(entry),
                 "by_hand": False,
-                "widened": "",
-                "quantized": quantized(entry) or stored_quantized(entry, record["inputs"]),
-                "dtypes": {},
                 "generate": record["request"]["protocol"]["generate"],
-                "sha256": record["inputs"]["model_sha256"],
+                **{key: {} for key in ("source", "quantized", "dtypes", "widened", "sha256")},
             },
         )
-        if record["inputs"].get("model_source") == BY_HAND and not model["by_hand"]:
-            model |= {"source": f"{model['source']}, {BY_HAND}", "by_hand": True}
-        if dtype := record["engine"].get("dtype"):
-            model["dtypes"][dtype] = None
-            if record["request"]["engine"] == "mlx":
-                model["widened"] = widened(entry, dtype)
-    return [model | {"dtypes": ", ".join(model["dtypes"])} for model in found.values()]
+        model["by_hand"] |= inputs.get("model_source") == BY_HAND
+        model["source"][model_source(entry)] = None
+        model["quantized"][quantized(entry) or stored_quantized(entry, inputs)] = None
+        model["dtypes"][dtype] = None
+        if dtype and record["request"]["engine"] == "mlx":
+            model["widened"][widened(entry, dtype)] = None
+        model["sha256"][inputs["model_sha256"]] = None
+    return [_with_words(model) for model in found.values()]
+
+
+def _with_words(model: dict) -> dict:
+    said = {key: either(value) for key, value in model.items() if isinstance(value, dict)}
+    if model["by_hand"]:
+        said["source"] += f", {BY_HAND}"
+    return model | said
+
+
+def either(texts: Iterable[str | None]) -> str:
+    """What records say, as one text where they differ; of many the first."""
+    said = [text for text in texts if text]
+    more = f" and {len(said) - MOST_SAID:,} more" if len(said) > MOST_SAID else ""
+    return " / ".join(said[:MOST_SAID]) + more
 
 
 def configs_left_out(records: list[dict]) -> list[str]:
@@ -198,71 +136,24 @@ def stored_quantized(entry: dict, inputs: dict) -> str:
 
 def prompts(records: list[dict]) -> list[dict]:
     """Each prompt of each model: tokens and the hash of the file that holds them."""
-    found = {}
+    found: dict[tuple, dict] = {}
     for record in records:
         prompt, model = record["request"]["prompt"], record["request"]["model"]["name"]
-        found.setdefault(
-            (prompt["name"], model),
-            {
-                "name": prompt["name"],
-                "model": model,
-                "tokens": prompt["tokens"],
-                "sha256": record["inputs"]["prompt_sha256"],
-            },
-        )
-    return list(found.values())
+        known = {"name": prompt["name"], "model": model, "tokens": prompt["tokens"], "sha256": {}}
+        each = found.setdefault((prompt["name"], model), known)
+        each["sha256"][record["inputs"]["prompt_sha256"]] = None
+    return [each | {"sha256": either(each["sha256"])} for each in found.values()]
 
 
-def dtypes(records: list[dict]) -> dict[tuple[str, str], str | None]:
-    """(commit, model) → the type that its engine computed in."""
-    return {
-        (record["cell"]["commit"], record["cell"]["model"]): record["engine"].get("dtype")
-        for record in records
-    }
-
-
-def environments(folder: Path, reader: Reader) -> list[dict]:
-    """What each engine ran in: its own packages, and how many are installed under which hash."""
-    paths = sorted((folder / "envs").glob("*/environment.json"))
-    return [found | {"path": path.as_posix()} for path, found in reader.each(paths, _environment)]
-
-
-def _environment(record: dict) -> dict:
-    freeze = record["freeze"]
-    shown = ("mlx", "mlx-lm", "numpy", "snakemake")
-    return {
-        "commit": record["commit"],
-        "packages": len(freeze),
-        "sha256": hashlib.sha256("\n".join(freeze).encode()).hexdigest(),
-        "named": [line for line in freeze if line.split("==")[0] in shown],
-    }
-
-
-def calibrations(folder: Path, reader: Reader) -> dict[str, dict]:
-    """Commit → what calibrate.py measured for it. One that was imported is left out where its
-    machine has the name of one that was calibrated here: they need not be the same.
+def dtypes(records: list[dict]) -> dict[tuple[str, ...], str | None]:
+    """A cell's names on the axes → the type that its engine computed in; None where its processes
+    differ.
     """
-    paths = sorted((folder / "calibration").glob("*.json"))
-    found = dict(reader.each(paths, lambda record: record))
-    imported = {path for path in found if is_imported(path)}
-    here = [found[path].get("machine") for path in found.keys() - imported]
-    return {
-        path.stem: record
-        for path, record in found.items()
-        if path not in imported or record.get("machine") not in here
-    }
-
-
-def builds(folder: Path, reader: Reader) -> list[dict]:
-    """What was built for external engines."""
-    paths = sorted((folder / "engines").glob("*/engine.json"))
-    return [found for _, found in reader.each(paths, _build)]
-
-
-def _build(record: dict) -> dict:
-    names = ("commit", "repository", "revision", "build", "toolchain")
-    dict.items(record["toolchain"])
-    return {name: record[name] for name in names} | {"verify": record.get("verify")}
+    found: dict[tuple[str, ...], set] = {}
+    for record in records:
+        for cell in record["cells"]:
+            found.setdefault(cell, set()).add(record["engine"].get("dtype"))
+    return {cell: types.pop() if len(types) == 1 else None for cell, types in found.items()}
 
 
 def replayed(matrix: Matrix) -> bool:

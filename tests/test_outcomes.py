@@ -13,6 +13,7 @@ import yaml
 
 from kvpeak.base.errors import UserError
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.preparation import needs
 from kvpeak.experiment.status import (
     forget,
     keep_results,
@@ -218,6 +219,9 @@ def test_a_missing_cell_has_the_cause_and_the_log_of_its_last_start():
     end("m", "ok")
     start("s", "20261130T000000.000000Z-1", failure_txt="the old cause\n")
     last = start("s", "20261130T000001.000000Z-2", failure_txt="engine crashed\n")
+    need = next(need for need in needs(matrix(), cell("s")) if not need.made.exists())
+    need.log.parent.mkdir(parents=True, exist_ok=True)
+    need.log.touch()  # made elsewhere, without a word
     told = {m.cell.prompt: (m.cause, m.log) for m in missing_cells(matrix())}
     assert told == {"s": ("engine crashed", last), "l": ("not run yet", None)}
 

@@ -186,7 +186,7 @@ def _cause(matrix: Matrix, cell: Cell) -> tuple[str, Path | None]:
     for need in needs(matrix, cell):
         if why := why_not_made(need.made):
             return why.reason, need.log
-        if not need.made.exists() and need.log.exists():
+        if not need.made.exists() and need.log.exists() and need.log.stat().st_size:
             return f"{need.made} was not made: {_last_line(need.log)}", need.log
     if outcome_of(cell) == FAILED:
         return recorded(layout.CELLS / cell.path)

@@ -114,11 +114,11 @@ def speed_line(found: dict[str, list[Effect]]) -> list[Markdown]:
         told.append("Where no speed is named, none is known to change.")
     if any(effect.verdict == Verdict.NOT_TESTABLE and effect.pairs > 1 for effect in peaks):
         replayed = ", or replayed" * any(not effect.live for effect in peaks)
-        told.append(f"Where no pooled ratio is given, the pairs are too few{replayed}.")
+        told.append(f"Without a pooled ratio: too few pairs{replayed}.")
     if any(effect.noisy for effect in peaks):
         told.append("Within the noise: the processes' ranges meet, or may by what samples missed.")
     if any(effect.verdict in ESTABLISHED and effect.pairs > 1 for effect in speeds):
-        told.append("Alone: so many pairs have that verdict by themselves.")
+        told.append("Alone: pairs with that verdict themselves.")
     return [escape(" ".join(told))] if told else []
 
 

@@ -205,7 +205,7 @@ def test_what_becomes_a_link_meanwhile_is_not_followed(door, monkeypatch, case, 
     shutil.copytree(door.theirs / "results", secret / "results")
     for file in (secret / CELL / "memory.csv", secret / CALIBRATION):
         file.write_text(file.read_text().replace("1", "2"))
-    place = "unlinked" if when == "before it is read" else "_read"
+    place = "unlinked" if when == "before it is read" else "read_bytes"
     known, link = getattr(importing, place), door.theirs / CHANGED[case]
 
     def changed(*given):

@@ -12,7 +12,9 @@ import shutil
 import stat
 import subprocess
 import sys
+import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from xml.dom import minidom
 
@@ -26,14 +28,15 @@ from stranger import EVIL, hidden
 from kvpeak.analysis.aggregate import gather, read_plan
 from kvpeak.analysis.results import read_results, read_table
 from kvpeak.analysis.series import _read
-from kvpeak.base.columns import RUNS
+from kvpeak.base.axes import AXES
+from kvpeak.base.columns import REPLAY, RUNS
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import check_contents, sha256_of, write_text
 from kvpeak.base.layout import PLAN, environment_record, local_copy
 from kvpeak.base.made import tried_again
 from kvpeak.base.program import main
 from kvpeak.base.roots import check_own, check_root
-from kvpeak.base.untrusted import MOST_JSON, MOST_PARTS
+from kvpeak.base.untrusted import MOST_JSON, MOST_PARTS, read_text
 from kvpeak.cli import start
 from kvpeak.commands import page as page_command
 from kvpeak.experiment.matrix import Matrix
@@ -42,6 +45,8 @@ from kvpeak.experiment.requests import asked_otherwise
 from kvpeak.report.markdown import escape
 from kvpeak.report.page import page
 from kvpeak.report.page_data import SHOWN, _timeline, name_of, read_tables
+from kvpeak.report.page_links import Links
+from kvpeak.report.page_text import to_html
 
 KVPEAK = Path(sys.executable).with_name("kvpeak")
 TABLES = ("plan.csv", "summary.csv", "processes.csv", "runs.csv")
@@ -254,6 +259,94 @@ def test_a_file_of_a_cell_that_is_a_link_is_in_no_page_and_no_prediction(home, m
     assert (
         found[at] and not (_timeline(Path("results"), row), _read(Path("results/cells"), row))[at]
     )
+
+
+PAGE = {
+    "a table": "results/fits.csv",
+    "a folder of tables": "results/replay",
+    "samples": "results/cells/a/b/c/d/e/f/r1/memory.csv",
+    "a folder of samples": "results/cells/a/b",
+    "a picture": "figures/one.svg",
+    "a folder of pictures": "figures",
+    "a picture of the results": "results/figures/two.svg",
+    "the finding": "finding.md",
+    "its details": "details.md",
+    "the results": "results",
+}
+
+
+def _shown(theirs: Path) -> None:
+    """Each reader of a page, of a folder in which every name of PAGE is there."""
+    results, row = theirs / "results", dict(zip(AXES, "abcdef", strict=True))
+    for name in ("finding.md", "details.md"):
+        read_text(theirs / name, root=theirs)
+    text = "![x](figures/one.svg) ![x](results/figures/two.svg)"
+    shown = [to_html(text, theirs, Links([], {}), results=results), str(read_tables(results))]
+    samples = _timeline(results, row | {"accelerator": None})
+    assert SECRET not in "".join(shown) + str(samples)
+    if not samples:
+        raise UserError("samples that are a link are left out")
+
+
+@pytest.mark.parametrize("case", PAGE)
+def test_what_becomes_a_link_meanwhile_is_in_no_page(tmp_path, monkeypatch, case):
+    """Another user, who may write into the folder, waits until it was looked at."""
+    for name in ("theirs", "mine"):
+        _fill(tmp_path / name, "1" if name == "theirs" else SECRET)
+    theirs, link = tmp_path / "theirs", tmp_path / "theirs" / PAGE[case]
+    _shown(theirs)  # as long as nobody changes it
+    opened = os.open
+
+    def changed(path, flags, *given, **named):
+        if not link.is_symlink() and Path(path).name == Path(PAGE[case]).parts[-1]:
+            link.rename(tmp_path / "away")
+            link.symlink_to(tmp_path / "mine" / PAGE[case])
+        return opened(path, flags, *given, **named)
+
+    monkeypatch.setattr(os, "open", changed)
+    with pytest.raises(UserError, match="link"):
+        _shown(theirs)
+    assert link.is_symlink()
+
+
+def test_a_link_that_comes_and_goes_is_in_no_page(tmp_path):
+    """A file and a link to a secret take turns under one name while pages are made."""
+    for name in ("theirs", "mine"):
+        _fill(tmp_path / name, "1" if name == "theirs" else SECRET)
+    name, ended = tmp_path / "theirs/results/fits.csv", threading.Event()
+
+    def take_turns():
+        name.rename(tmp_path / "file")
+        (tmp_path / "link").symlink_to(tmp_path / "mine/results/fits.csv")
+        while not ended.is_set():
+            for other in ("link", "file"):
+                (tmp_path / other).rename(name)
+                name.rename(tmp_path / other)
+
+    thread = threading.Thread(target=take_turns)
+    thread.start()
+    try:
+        for _ in range(2_000):
+            with suppress(UserError):
+                assert SECRET not in str(read_tables(tmp_path / "theirs/results"))
+    finally:
+        ended.set()
+        thread.join()
+
+
+SECRET = "987654"
+
+
+def _fill(folder: Path, number: str) -> None:
+    for name in PAGE.values():
+        file = folder / name
+        if file.suffix:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            table = f"t_s,footprint_mib\n0,{number}\n"
+            file.write_text(table if file.suffix == ".csv" else number)
+    (folder / "results/replay").mkdir()
+    for table in REPLAY:
+        (folder / "results" / name_of(table)).write_text(f"x\n{number}\n")
 
 
 def test_a_folder_of_all_cells_that_is_a_link_is_in_no_page_and_no_prediction(home, monkeypatch):

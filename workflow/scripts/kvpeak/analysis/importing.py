@@ -28,8 +28,9 @@ from kvpeak.base.untrusted import (
     MOST_BYTES,
     MOST_JSON,
     MOST_RECORD,
+    Root,
     holds,
-    open_folder,
+    open_root,
     read_bytes,
     read_csv,
     read_object,
@@ -70,18 +71,18 @@ def import_results(folder: Path) -> Imported:
     if theirs.is_symlink() or not theirs.is_dir():
         raise UserError(f"{theirs}: no folder; expected one that holds what was measured")
     check_root(RESULTS)
-    with open_folder(theirs) as opened:
-        _bring(theirs, opened, imported)
+    with open_root(theirs) as opened:
+        _bring(opened, imported)
     return imported
 
 
-def _bring(theirs: Path, opened: int, imported: Imported) -> None:
-    """opened: the folder `theirs`, whatever lies under its name by now."""
+def _bring(opened: Root, imported: Imported) -> None:
+    theirs = opened.path
     for kind, parts in KINDS.items():
         for name in _found(theirs, Path(), parts, imported.left_out):
             try:
                 target = unlinked(RESULTS, name)
-                contents = _checked(theirs, opened, name, kind)
+                contents = _checked(opened, name, kind)
             except (UserError, OSError) as error:
                 imported.left_out.append(_line(theirs / name, error))
                 continue
@@ -125,16 +126,18 @@ def _is_here(target: Path) -> bool:
     return os.path.lexists(target) and (not target.is_dir() or any(target.iterdir()))
 
 
-def _checked(theirs: Path, opened: int, name: Path, kind: str) -> dict[str, bytes]:
+def _checked(opened: Root, name: Path, kind: str) -> dict[str, bytes]:
     """The files of a process, the last one its marker, or a record under its own name. Raises
     UserError for what the finding could not read, or is another's.
     """
+    theirs = opened.path
     names = [name / each for each in RESULT_FILES] if kind == CELL else [name]
     contents = {}
     for each in names:
         unlinked(theirs, each)  # which says what is wrong with one that was there from the start
         with suppress(FileNotFoundError):
-            contents[each.name] = _read(theirs / each, opened, each.parts[:-1])
+            most = MOST_JSON if each.suffix == ".json" else MOST_BYTES
+            contents[each.name] = read_bytes(theirs / each, most, opened)
     with tempfile.TemporaryDirectory() as private:
         copy = Path(private, name if kind == CELL else name.parent)
         copy.mkdir(parents=True)
@@ -147,16 +150,6 @@ def _checked(theirs: Path, opened: int, name: Path, kind: str) -> dict[str, byte
         except UserError as error:
             raise UserError(str(error).replace(private, str(theirs))) from None
     return contents
-
-
-def _read(path: Path, folder: int, parts: tuple[str, ...]) -> bytes:
-    """What a file holds, to which `parts` lead from an open folder: no link on the way is followed,
-    not even one that was put there a moment ago.
-    """
-    if not parts:
-        return read_bytes(path, MOST_JSON if path.suffix == ".json" else MOST_BYTES, folder)
-    with open_folder(path.parents[len(parts) - 1], folder) as inner:
-        return _read(path, inner, parts[1:])
 
 
 def _check_process(folder: Path, name: Path) -> None:

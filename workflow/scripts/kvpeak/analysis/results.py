@@ -255,11 +255,11 @@ def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
     of its folder.
     """
     path = Path(path)
-    inside(path.parent, path.name)
+    real, root = inside(path.parent, path.name), path.parent.resolve()
     needed = tuple(name for name in table.names if name in _NEEDED) if table else ()
     try:
-        found = read_csv(path, needed)
-        header = found[0] if found else _header(path)
+        found = read_csv(real, needed, root=root)
+        header = found[0] if found else _header(real, root)
     except FileNotFoundError as error:
         raise UserError(f"{path}: {error.strerror}; make it: snakemake --cores 1") from None
     columns = {
@@ -272,8 +272,8 @@ def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
     return made
 
 
-def _header(path: Path) -> list[str]:
-    return next(csv.reader(io.StringIO(read_text(path))), [])
+def _header(path: Path, root: Path) -> list[str]:
+    return next(csv.reader(io.StringIO(read_text(path, root=root))), [])
 
 
 def _column(path: Path, name: str, texts: list[str], known: bool) -> pd.Series:

@@ -8,7 +8,6 @@ from kvpeak.analysis.results import Results
 from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import unlinked
 from kvpeak.base.layout import CELLS, RECORD_FILE, shown_folder
 from kvpeak.base.model_config import sizes
 from kvpeak.base.numbers import MIB
@@ -57,7 +56,7 @@ def _read(cells: Path, row: dict) -> tuple[Point, dict] | None:
     them is not there or damaged.
     """
     try:
-        record = read_object(unlinked(shown_folder(cells, row), RECORD_FILE))
+        record = read_object(shown_folder(cells, row) / RECORD_FILE, root=cells)
         request = record["request"]
         said = {
             "prefill": _prefill(request, row),

@@ -14,7 +14,7 @@ import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.numbers import KIB, MIB
@@ -45,19 +45,28 @@ LARGEST_NUMBER = 1e300
 _LONG = re.compile(r"\d{200}|[eE]\+?0*\d{2}")  # where a larger one may be: both together, too
 
 
-def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
-    """A regular file, open for reading. folder: an open one that holds it, where the file may be no
-    link.
+class Root(NamedTuple):
+    """A folder that may be somebody else's, opened once, whatever lies under its name by now."""
+
+    path: Path
+    descriptor: int
+
+
+def open_regular(path: Path, root: Root | Path | None = None) -> BinaryIO:
+    """A regular file, open for reading. root: a folder above it that may be somebody else's. It and
+    what is below it may be no link, not even one that was put there a moment ago.
 
     Raises FileNotFoundError if there is none, and UserError if it is something else (a pipe, a
     device, a folder) or cannot be opened.
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
     try:
-        if folder is None:
+        if root is None:
             descriptor = os.open(path, flags)
         else:
-            descriptor = os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
+            with contextlib.ExitStack() as opened:
+                folder = _folder_of(path, root, opened)
+                descriptor = os.open(path.name, flags | os.O_NOFOLLOW, dir_fd=folder)
     except FileNotFoundError:
         raise
     except (OSError, ValueError) as error:  # a zero byte in its name
@@ -66,6 +75,22 @@ def open_regular(path: Path, folder: int | None = None) -> BinaryIO:
         os.close(descriptor)
         raise UserError(f"{path}: expected a regular file")
     return os.fdopen(descriptor, "rb")
+
+
+def _folder_of(path: Path, root: Root | Path, opened: contextlib.ExitStack) -> int:
+    """The folder of a file, open until `opened` is left. Raises ValueError if `path` is not below
+    `root`.
+    """
+    if isinstance(root, Path):
+        root = opened.enter_context(open_root(root))
+    *above, _ = path.relative_to(root.path).parts
+    if ".." in above:
+        raise ValueError(f"leads out of {root.path}")
+    at, folder = root.path, root.descriptor
+    for each in above:
+        at /= each
+        folder = opened.enter_context(_open_folder(at, folder))
+    return folder
 
 
 def open_recording(path: Path) -> BinaryIO:
@@ -164,10 +189,16 @@ def open_archive(path: Path) -> zipfile.ZipFile:
 
 
 @contextlib.contextmanager
-def open_folder(path: Path, folder: int | None = None) -> Iterator[int]:
-    """A folder that is no link, open. folder: an open one that holds it. Raises
-    FileNotFoundError, and UserError if it is something else.
+def open_root(path: Path) -> Iterator[Root]:
+    """A folder that is no link, open. Raises FileNotFoundError, and UserError if it is something
+    else.
     """
+    with _open_folder(path) as descriptor:
+        yield Root(path, descriptor)
+
+
+@contextlib.contextmanager
+def _open_folder(path: Path, folder: int | None = None) -> Iterator[int]:
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         descriptor = os.open(path if folder is None else path.name, flags, dir_fd=folder)
@@ -181,11 +212,11 @@ def open_folder(path: Path, folder: int | None = None) -> Iterator[int]:
         os.close(descriptor)
 
 
-def read_bytes(path: Path, most: int = MOST_BYTES, folder: int | None = None) -> bytes:
-    """What a regular file holds. Raises what open_regular does, and UserError if it is larger than
-    `most` bytes.
+def read_bytes(path: Path, most: int = MOST_BYTES, root: Root | Path | None = None) -> bytes:
+    """What a regular file holds; `root` as open_regular has it. Raises what that does, and
+    UserError if it is larger than `most` bytes.
     """
-    with open_regular(path, folder) as file:
+    with open_regular(path, root) as file:
         content = file.read(most + 1)
     if len(content) > most:
         size = f"{most // MIB:,} MiB" if most >= MIB else f"{most // KIB} KiB"
@@ -201,23 +232,23 @@ def holds(folder: Path, contents: dict[str, bytes]) -> bool:
         return False
 
 
-def read_text(path: Path, most: int = MOST_BYTES) -> str:
+def read_text(path: Path, most: int = MOST_BYTES, root: Root | Path | None = None) -> str:
     """The UTF-8 text of a regular file, without a byte-order mark.
 
     Raises what read_bytes does, and UserError if it is not UTF-8.
     """
-    content = read_bytes(path, most)
+    content = read_bytes(path, most, root)
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: byte {error.start} is not UTF-8") from None
 
 
-def read_json(path: Path, most: int = MOST_JSON):
+def read_json(path: Path, most: int = MOST_JSON, root: Root | Path | None = None):
     """The value of a JSON file, its texts as `seen` has them. Raises what read_text does, and
     UserError for anything that is not JSON.
     """
-    text = read_text(path, most)
+    text = read_text(path, most, root)
     if text.count("[") + text.count("{") > MOST_PARTS:
         raise UserError(f"{path}: more than {MOST_PARTS:,} lists and objects")
     try:
@@ -237,9 +268,9 @@ def json_value(text: str):
     return json.loads(text, parse_constant=_no_number, object_pairs_hook=once, **hooks)
 
 
-def read_object(path: Path, most: int = MOST_JSON) -> dict:
+def read_object(path: Path, most: int = MOST_JSON, root: Root | Path | None = None) -> dict:
     """The object of a JSON file. Raises what read_json does."""
-    found = read_json(path, most)
+    found = read_json(path, most, root)
     if not isinstance(found, dict):
         raise UserError(f"{path}: expected a JSON object")
     return found
@@ -250,6 +281,7 @@ def read_csv(
     needed: tuple[str, ...] = (),
     most: int = MOST_BYTES,
     only: tuple[str, ...] | None = None,
+    root: Root | Path | None = None,
 ) -> list[dict]:
     """The rows of a CSV file (comma-separated, one header line), each as column → text; with
     `only` no other columns than these are kept.
@@ -257,7 +289,7 @@ def read_csv(
     Raises what read_text does, and UserError if a column of `needed` is missing or the file is not
     such a table.
     """
-    rows = csv_rows(read_text(path, most), path, needed)
+    rows = csv_rows(read_text(path, most, root), path, needed)
     if only is None:
         return list(rows)
     return [{name: row[name] for name in only if name in row} for row in rows]

@@ -27,9 +27,9 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
     Raises UserError for a table or picture that cannot be read.
     """
     templates = templates or shipped(TEMPLATES)
-    folder = finding.parent
+    folder, results = finding.parent.resolve(), results.resolve()  # once: others may change them
     documents = (finding.name, *([DETAILS] if (folder / DETAILS).exists() else []))
-    texts = {name: read_text(inside(folder, name), MOST_DOCUMENT) for name in documents}
+    texts = {name: read_text(inside(folder, name), MOST_DOCUMENT, folder) for name in documents}
     measured = read_results(*(results / path.name for path in (PLAN, SUMMARY, RUNS)))
     tables = read_tables(results)
     links = links_of(tables)

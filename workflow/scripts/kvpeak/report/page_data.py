@@ -12,7 +12,7 @@ from kvpeak.analysis.workloads import is_plain, spell_length
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import CHECKS, FITS, POOLS, PROCESSES, REPLAY, SUMMARY, Table
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside, unlinked
+from kvpeak.base.files import inside
 from kvpeak.base.layout import CELLS, MEMORY_FILE, shown_folder
 from kvpeak.base.numbers import bounded
 from kvpeak.base.untrusted import read_csv
@@ -43,14 +43,14 @@ class DataTable:
 
 
 def read_tables(folder: Path) -> dict[str, list[dict]]:
-    """The CSV files below `folder` (results/) that are there, by name. Raises UserError, for a link
-    out of the folder too: whatever it leads to would be in the page.
+    """The CSV files below `folder` (results/, no part of its path a link) that are there, by name.
+    Raises UserError, for a link out of the folder too: whatever it leads to would be in the page.
     """
     found = {}
     for table in SHOWN:
         name = name_of(table)
         try:
-            found[name] = read_csv(inside(folder, name))
+            found[name] = read_csv(inside(folder, name), root=folder)
         except FileNotFoundError:
             continue
     return found
@@ -150,7 +150,7 @@ def _timeline(folder: Path, row: dict) -> list[list[float]]:
         process = shown_folder(folder / CELLS.name, row)
         found = [
             (bounded(s["t_s"]), bounded(s[column]))
-            for s in read_csv(unlinked(process, MEMORY_FILE), only=("t_s", column))
+            for s in read_csv(process / MEMORY_FILE, only=("t_s", column), root=folder)
             if s.get(column)
         ]
     except (FileNotFoundError, UserError, KeyError, ValueError):

@@ -33,7 +33,8 @@ def to_html(
     documents: tuple[str, ...] = (),
     results: Path | None = None,
 ) -> str:
-    """The HTML of the document `name`; its pictures lie in its `folder` or below `results`.
+    """The HTML of the document `name`; its pictures lie in its `folder` or below `results`, both
+    without a link in their path.
 
     `documents` are those on the same page: links to them become links to their anchors, which are
     the headings' own in the first document, and begin with the document's name in the others.
@@ -134,13 +135,13 @@ def _put_inside(image: Token, folder: Path, results: Path | None) -> int:
     it is not there, leads out of both folders, or is no picture.
     """
     source = str(image.attrGet("src"))
-    path = (folder / source).resolve()
-    if not (results and path.is_relative_to(results.resolve())):
-        path = inside(folder, source)
+    path, root = (folder / source).resolve(), results
+    if not (root and path.is_relative_to(root)):
+        path, root = inside(folder, source), folder
     if path.suffix != ".svg":
         raise UserError(f"{folder / source}: expected a picture (.svg)")
     try:
-        svg = read_bytes(path, MOST_PICTURE)
+        svg = read_bytes(path, MOST_PICTURE, root)
     except OSError as error:
         raise UserError(f"{folder / source}: {error.strerror}") from None
     encoded = base64.b64encode(svg).decode()

@@ -62,6 +62,7 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str
             raise UserError(f"{path}: no such file; make it: make finding")
     if target.is_symlink():
         raise UserError(f"{target}: is a link; expected a folder or nothing")
+    report, results = report.parent.resolve() / report.name, results.resolve()  # once, as page()
     target.parent.mkdir(parents=True, exist_ok=True)
     new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", dir=target.parent))
     try:
@@ -69,7 +70,7 @@ def publish(matrix: Path, report: Path, results: Path, target: Path) -> list[str
             if path.exists():
                 _copy_document(path, results, new)
         for path in (matrix, matrix.with_name("expected.yaml")):
-            _write(new / "config" / path.name, _bytes_of(_own(path)))
+            _write(new / "config" / path.name, _bytes_of(_own(path), path.parent.resolve()))
         left_out = _copy_results(report.parent, results, new)
         lines = [_line(path, new) for path in sorted(new.rglob("*")) if path.is_file()]
         _write(new / SUMS, "\n".join([*lines, ""]))
@@ -127,7 +128,7 @@ def _copy_results(report: Path, results: Path, new: Path) -> list[str]:
     for path in [*_files(results), *_sources(report, results)]:
         source = inside(results, path)
         try:
-            _write(inside(new, Path("results", path)), _read_again(source))
+            _write(inside(new, Path("results", path)), _read_again(source, results))
         except UserError as error:
             if path.parts[0] != CELLS.name:
                 raise
@@ -140,8 +141,8 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
     folder `new`. Raises UserError where two figures would get one name.
     """
     if document.suffix != ".md":
-        return _write(new / document.name, _bytes_of(_own(document)))
-    text = read_text(_own(document), MOST_DOCUMENT)
+        return _write(new / document.name, _bytes_of(_own(document), document.parent))
+    text = read_text(_own(document), MOST_DOCUMENT, document.parent)
     shown = _pictures(text)
     taken: dict[str, Path] = {}
 
@@ -154,13 +155,11 @@ def _copy_document(document: Path, results: Path, new: Path) -> None:
             raise UserError(f"{document}: two of its figures are called {source.name}")
         if source.name not in taken:
             taken[source.name] = path
-            near = path.is_relative_to(results.resolve())
+            near = path.is_relative_to(results)
             root, name = (
-                (results, path.relative_to(results.resolve()))
-                if near
-                else (document.parent, found[2])
+                (results, path.relative_to(results)) if near else (document.parent, found[2])
             )
-            picture = _bytes_of(inside(root, name), MOST_PICTURE)
+            picture = _bytes_of(inside(root, name), root, MOST_PICTURE)
             _write(new / "figures" / source.name, picture)
         return f"{found[1]}figures/{source.name}{found[3]}"
 
@@ -182,7 +181,7 @@ def _files(results: Path) -> list[Path]:
     found = [Path(name) for name in TABLES]
     for pattern in RECORDS:
         found += [path.relative_to(results) for path in sorted(results.glob(pattern))]
-    for row in read_csv(results / "plan.csv", PLAN.names):
+    for row in read_csv(inside(results, "plan.csv"), PLAN.names, root=results):
         cell = cell_folder(results / CELLS.name, row, row["round"]).relative_to(results)
         found += [cell / name for name in ("cell.json", "runs.csv")]
         found += [cell / MEMORY_FILE] * (row["round"] == "1")
@@ -197,7 +196,7 @@ def _sources(report: Path, results: Path) -> list[Path]:
 
 def _below(results: Path, name: str) -> Path:
     """The path of `name` from `results`, without links or `..`; UserError if it leads out."""
-    return inside(results, name).relative_to(results.resolve())
+    return inside(results, name).relative_to(results)
 
 
 def _own(path: Path) -> Path:
@@ -205,24 +204,24 @@ def _own(path: Path) -> Path:
     return inside(path.parent, path.name)
 
 
-def _read_again(path: Path) -> str:
+def _read_again(path: Path, root: Path) -> str:
     """A table or a record of the results as kvpeak would write what it reads; a cell's record
     without the line breaks that make up most of it. Raises UserError for anything else.
     """
     if path.suffix == ".json":
         lines = None if path.name == "cell.json" else 1
-        return json.dumps(read_json(path), indent=lines) + "\n"
+        return json.dumps(read_json(path, root=root), indent=lines) + "\n"
     if path.suffix != ".csv":
         raise UserError(f"{path}: expected a table or a record (.csv, .json)")
-    text = read_text(path)
+    text = read_text(path, root=root)
     rows = csv_rows(text, path)
     names = csv.DictReader(csv_lines(text)).fieldnames or []
     return csv_text(map(seen, names), rows)
 
 
-def _bytes_of(path: Path, most: int = MOST_BYTES) -> bytes:
+def _bytes_of(path: Path, root: Path, most: int = MOST_BYTES) -> bytes:
     try:
-        return read_bytes(path, most)
+        return read_bytes(path, most, root)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; make it: make finding") from None
 

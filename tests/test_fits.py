@@ -27,6 +27,7 @@ from kvpeak.analysis.results import Results
 from kvpeak.analysis.series import read_series
 from kvpeak.base.axes import AXES
 from kvpeak.base.columns import FITS
+from kvpeak.base.made import note_import
 from kvpeak.base.numbers import MIB, bytes_of
 from kvpeak.commands.fits import as_text
 
@@ -295,6 +296,7 @@ def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat
             "engine": {"method": "live", "device": {"accelerator": "cpu"}},
             "machine": {"before": {"memory_mib": 24_000.0}},
             "inputs": inputs,
+            "cell": dict(zip(AXES, names, strict=True)),
         }
         path = folder.joinpath("cells", *names, "r1", "cell.json")
         path.parent.mkdir(parents=True)
@@ -321,15 +323,32 @@ def test_the_table_has_a_row_for_this_machine_and_for_each_memory(folder):
     assert rows[5]["all_positions"] == "yes"
     assert rows[5]["longest_tokens"] == 8000 - 128
     assert sentence(rows) == (
-        "Predicted for a memory of 23 GiB, as here: 4,764 tokens (4,764 to 4,764) fit."
+        "Predicted for the measuring machine's 23 GiB: 4,764 tokens (4,764 to 4,764) fit."
     )
+
+
+@pytest.mark.parametrize(
+    ("imported", "memory"),
+    [((), 99), ((1025,), 24), ((129, 1025), 24), ((129, 257, 513, 1025), 99)],
+)
+def test_the_memory_is_that_of_my_own_longest_cell(folder, imported, memory):
+    """An imported one may have been measured on another machine. Where all are, it is theirs."""
+    results = results_of(folder, lambda n: 1e-3 * n * n)
+    for file in sorted(folder.glob("cells/**/cell.json")):
+        tokens = int(file.parts[-6].removeprefix("p-"))
+        if tokens == 1025:
+            file.write_text(file.read_text().replace("24000.0", "99000.0"))
+        if tokens in imported:
+            note_import(file.read_bytes())
+    (found,) = read_series(results, folder)
+    assert found.machine_mib == memory * 1000
 
 
 def test_where_every_position_fits_the_sentence_says_so(folder):
     rows = fits_rows(results_of(folder, lambda n: 1e-3 * n), folder)
     assert sentence(rows) == (
-        "Predicted for a memory of 23 GiB, as here: every prompt fits that the model has positions "
-        "for (up to 7,872 tokens)."
+        "Predicted for the measuring machine's 23 GiB: every prompt fits that the "
+        "model has positions for (up to 7,872 tokens)."
     )
     without_a_law = dict(rows[0], kv_cache="rotating-64", machine=None, reason="two lengths")
     assert sentence([*rows, without_a_law]).endswith(

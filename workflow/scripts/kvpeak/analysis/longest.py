@@ -108,7 +108,9 @@ def sentence(rows: list[dict], sampled: bool = False) -> str | None:
             f"{_spelled(most)} fit with {_named(most)}, and {_spelled(least)} with {_named(least)}"
         )
     of = f" ({len(own)} of {series} settings; no prediction for the others)"
-    text = f"Predicted for a memory of {memory}, as here: {fits}{of * (series > len(own))}."
+    if series > len(own):
+        fits += of
+    text = f"Predicted for the measuring machine's {memory}: {fits}."
     return text + " Fitted to sampled peaks: less may fit." * sampled
 
 

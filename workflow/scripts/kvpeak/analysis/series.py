@@ -9,6 +9,7 @@ from kvpeak.analysis.workloads import is_plain
 from kvpeak.base.axes import AXES
 from kvpeak.base.errors import UserError
 from kvpeak.base.layout import CELLS, RECORD_FILE, shown_folder
+from kvpeak.base.made import is_imported
 from kvpeak.base.model_config import sizes
 from kvpeak.base.numbers import MIB
 from kvpeak.base.untrusted import read_object
@@ -44,10 +45,13 @@ def _point(row: dict) -> Point:
 def _series(names: tuple[str, ...], found: list[tuple[Point, dict]]) -> Series:
     found = sorted(found, key=lambda each: each[0].tokens)
     one_each = {point.tokens: point for point, _ in found}  # two prompts may have one length
+    own = [said for _, said in found if not said["imported"]] or [said for _, said in found]
+    facts = found[-1][1] | {"machine_mib": own[-1]["machine_mib"]}
+    del facts["imported"]
     return Series(
         names=dict(zip(OTHER_AXES, names, strict=True)),
         points=tuple(one_each.values()),
-        **found[-1][1],
+        **facts,
     )
 
 
@@ -56,13 +60,15 @@ def _read(cells: Path, row: dict) -> tuple[Point, dict] | None:
     them is not there or damaged.
     """
     try:
-        record = read_object(shown_folder(cells, row) / RECORD_FILE, root=cells)
+        file = shown_folder(cells, row) / RECORD_FILE
+        record = read_object(file, root=cells)
         request = record["request"]
         said = {
             "prefill": _prefill(request, row),
             "generated": int(request["protocol"]["generate"]),
             "positions": _positions(record),
             "machine_mib": _machine_mib(record),
+            "imported": is_imported(file),
             "replayed": str(record["engine"].get("method", "live")).startswith("replayed"),
         }
         return _point(row), said

@@ -82,7 +82,7 @@ def _some(names: list[str]) -> str:
 
 
 def _memory(row: dict) -> str:
-    own = " (this machine)" if row["machine"] == "yes" else ""
+    own = " (measuring machine)" if row["machine"] == "yes" else ""
     return f"{row['memory_mib'] * MIB / GIB:,.0f} GiB{own}"
 
 

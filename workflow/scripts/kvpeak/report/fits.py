@@ -55,7 +55,7 @@ def _table(series: list[list[dict]]) -> Markdown | None:
 
 def _memory(memory_mib: float, machine: str) -> str:
     size = f"{memory_mib * MIB / GIB:,.0f} GiB"
-    return f"{size}, this machine" if machine == "yes" else size
+    return f"{size}, measuring machine" if machine == "yes" else size
 
 
 def _longest(row: dict) -> Markdown:

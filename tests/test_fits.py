@@ -4,7 +4,6 @@ import csv
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ WEIGHTS, PROCESS = 18_000.0, 300.0
 def point(tokens: int, live: float, kept: float = 0.0, beside: float = PROCESS) -> Point:
     """A cell whose live bytes are `live` MiB above the weights."""
     pool = WEIGHTS + live + kept
-    return Point(tokens, pool + beside, pool + beside, pool, WEIGHTS + live, WEIGHTS)
+    return Point(tokens, pool + beside, pool, WEIGHTS + live, WEIGHTS)
 
 
 def series(grown, lengths=(129, 257, 513, 1025), **changed) -> Series:
@@ -188,9 +187,8 @@ def test_what_does_not_grow_is_as_at_the_longest_length_and_as_uncertain_as_the_
     kept, beside = (7, 5, 9.5, 8.5, 7.5), (400, 300, 290, 310, 320)
     given = zip((129, 257, 513, 1025, 2049), kept, beside, strict=True)
     points = [point(n, 0.1 * n, *more) for n, *more in given]
-    points[0] = replace(points[0], peak_low=points[0].peak_low - 2)  # of another process
     fixed = growth_of(series(lambda n: 0.0, points=tuple(points))).fixed
-    assert fixed.process == pytest.approx((320, 310 - 2, 320))
+    assert fixed.process == pytest.approx((320, 310, 320))
     assert fixed.kept == pytest.approx((7.5, 7.5, 8.5))
 
 
@@ -228,9 +226,7 @@ def test_a_process_that_grows_beside_its_allocator_grows_on():
 
 
 def test_without_the_allocator_s_figures_the_process_is_a_constant_of_the_law():
-    points = tuple(
-        Point(n, 500 + 0.1 * n, 500 + 0.1 * n, None, None, 0.0) for n in (129, 513, 1025, 2049)
-    )
+    points = tuple(Point(n, 500 + 0.1 * n, None, None, 0.0) for n in (129, 513, 1025, 2049))
     growth = growth_of(series(lambda n: 0.0, points=points))
     assert growth.peak(4097)[0] == pytest.approx(500 + 0.1 * 4097)
     assert (growth.fixed.used, growth.fixed.least, growth.fixed.most) == (0, 0, 0)
@@ -282,7 +278,9 @@ def folder(tmp_path, monkeypatch) -> Path:
 
 
 def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat") -> Results:
-    """Results of one series, with the records that its cells have left in `folder`."""
+    """Results of one series, with the records that its cells have left in `folder`. The processes
+    of a cell differ by 500 MiB, which no interval holds.
+    """
     inputs = measured_with(folder / "models/m", {"max_position_embeddings": 8000})
     summary = {}
     for tokens in lengths:
@@ -305,7 +303,7 @@ def results_of(folder: Path, grown, lengths=(129, 257, 513, 1025), kv_cache="cat
             "outcome": "ok",
             "prompt_tokens": tokens,
             "peak_mib": 1300 + grown(tokens),
-            "peak_min_mib": 1300 + grown(tokens),
+            "peak_min_mib": 800 + grown(tokens),
             "peak_pool_mib": 1000 + grown(tokens),
             "peak_active_mib": 1000 + grown(tokens),
             "loaded_mib": 1000.0,

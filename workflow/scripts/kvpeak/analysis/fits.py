@@ -27,11 +27,10 @@ Grown = list[tuple[int, float, float]]  # (tokens, what grows, the peak), by len
 
 @dataclass(frozen=True)
 class Point:
-    """One cell at one length; MiB. `peak_low` is the smallest peak of its processes."""
+    """One cell at one length; MiB."""
 
     tokens: int
     peak: float
-    peak_low: float
     pool: float | None  # the allocator's most live plus cached bytes; None if it does not say
     active: float | None  # its most live bytes
     loaded: float  # the weights; 0 if not known
@@ -229,15 +228,13 @@ def _parts(points: tuple[Point, ...]) -> tuple[Fixed, list[float]]:
     live = [point.pool if point.active is None else point.active for point in points]
     kept = [point.pool - active for point, active in zip(points, live, strict=True)]
     beside = [point.peak - point.pool for point in points]
-    spread = max(point.peak - point.peak_low for point in points)
     constant_kept, growing_kept = _divided(kept, least=0.0)
     constant_beside, growing_beside = _divided(beside, least=_at_none(points, beside))
-    used, least, most = constant_beside
     grown = [
         active - weights + more + further
         for active, more, further in zip(live, growing_kept, growing_beside, strict=True)
     ]
-    return Fixed(weights, (used, least - spread, most), constant_kept), grown
+    return Fixed(weights, constant_beside, constant_kept), grown
 
 
 def _at_none(points: tuple[Point, ...], part: list[float]) -> float:

@@ -31,11 +31,9 @@ def read_series(results: Results, folder: Path) -> list[Series]:
 
 
 def _point(row: dict) -> Point:
-    lowest = row["peak_min_mib"] if row["peak_min_mib"] is not None else row["peak_mib"]
     return Point(
         tokens=int(row["prompt_tokens"]),
         peak=float(row["peak_mib"]),
-        peak_low=float(lowest),
         pool=row["peak_pool_mib"],
         active=row["peak_active_mib"],
         loaded=row["loaded_mib"] or 0.0,

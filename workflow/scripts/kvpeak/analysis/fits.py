@@ -34,6 +34,7 @@ class Point:
     pool: float | None  # the allocator's most live plus cached bytes; None if it does not say
     active: float | None  # its most live bytes
     loaded: float  # the weights; 0 if not known
+    loading: float = 0.0  # the largest sample before the first run; 0 if there is none
 
 
 @dataclass(frozen=True)
@@ -93,29 +94,24 @@ class Law:
 @dataclass(frozen=True)
 class Fixed:
     """What does not grow with the prompt, MiB: the weights, and (used, least, most) of the process
-    beside the allocator and of what its pool keeps.
+    beside the allocator and of what its pool keeps. No peak is below that of loading.
     """
 
     weights: float
+    loading: float = 0.0
     process: tuple[float, float, float] = (0.0, 0.0, 0.0)
     kept: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
-    @property
-    def used(self) -> float:
-        return self.weights + self.process[0] + self.kept[0]
-
-    @property
-    def least(self) -> float:
-        return self.weights + self.process[1] + self.kept[1]
-
-    @property
-    def most(self) -> float:
-        return self.weights + self.process[2] + self.kept[2]
+    def peaks(self, grown: float) -> tuple[float, float, float]:
+        """The peak with this much grown memory, and the least and the most that it may be."""
+        constants = zip(self.process, self.kept, strict=True)
+        used, least, most = (self.weights + process + kept + grown for process, kept in constants)
+        return max(used, self.loading), max(least, self.loading), max(most, self.loading)
 
 
 @dataclass(frozen=True)
 class Growth:
-    """A series' law, with one law for each length left out and its miss of that length."""
+    """A series' law, with one law for each length left out and its miss of that length's peak."""
 
     series: Series
     law: Law
@@ -134,14 +130,11 @@ class Growth:
         (jackknife-minmax: Barber et al. 2021, doi:10.1214/20-AOS1965). It widens beyond the
         measured lengths, because there the laws differ more. It is no confidence level.
         """
-        fixed, middle = self.fixed, self.law.at(tokens)
-        lows = [(fixed.least + law.at(tokens)) * (1 - abs(miss)) for law, miss in self.left_out]
-        highs = [(fixed.most + law.at(tokens)) * (1 + abs(miss)) for law, miss in self.left_out]
-        return (
-            fixed.used + middle,
-            min(*lows, fixed.least + middle),
-            max(*highs, fixed.most + middle),
-        )
+        used, low, high = self.fixed.peaks(self.law.at(tokens))
+        for law, miss in self.left_out:
+            _, least, most = self.fixed.peaks(law.at(tokens))
+            low, high = min(low, least * (1 - abs(miss))), max(high, most * (1 + abs(miss)))
+        return used, low, high
 
 
 @dataclass(frozen=True)
@@ -180,7 +173,7 @@ def _fitted(grown: Grown, terms: tuple[str, ...], prefill: Prefill) -> Law:
 def _left_out(
     grown: Grown, terms: tuple[str, ...], prefill: Prefill
 ) -> tuple[tuple[Law, float], ...]:
-    """For each length the law of the others, and by which part of its peak it misses the length."""
+    """For each length the law of the others, and by which part of the peak it misses what grows."""
     found = []
     for index, (length, value, peak) in enumerate(grown):
         law = _fitted([*grown[:index], *grown[index + 1 :]], terms, prefill)
@@ -208,7 +201,11 @@ def growth_of(series: Series) -> Growth | str:
     for longer, longer_left_out in candidates[1:]:
         if _worst(longer_left_out) < CLEARLY * _worst(left_out) - NOTHING:
             terms, left_out = longer, longer_left_out
-    found = Growth(series, _fitted(grown, terms, series.prefill), left_out, fixed)
+    missed = tuple(
+        (law, fixed.peaks(law.at(point.tokens))[0] / point.peak - 1)
+        for point, (law, _) in zip(points, left_out, strict=True)
+    )
+    found = Growth(series, _fitted(grown, terms, series.prefill), missed, fixed)
     if found.error > MOST_LEFT_OUT:
         return f"no law: the best misses a length that is left out by {100 * found.error:,.0f} %"
     return found
@@ -223,8 +220,9 @@ def _parts(points: tuple[Point, ...]) -> tuple[Fixed, list[float]]:
     the peak may be that of loading. Without the allocator's own figures only the weights are known.
     """
     weights = max(point.loaded for point in points)
+    loading = max(point.loading for point in points)
     if any(point.pool is None for point in points):
-        return Fixed(weights), [point.peak - weights for point in points]
+        return Fixed(weights, loading), [point.peak - weights for point in points]
     live = [point.pool if point.active is None else point.active for point in points]
     kept = [point.pool - active for point, active in zip(points, live, strict=True)]
     beside = [point.peak - point.pool for point in points]
@@ -234,7 +232,7 @@ def _parts(points: tuple[Point, ...]) -> tuple[Fixed, list[float]]:
         active - weights + more + further
         for active, more, further in zip(live, growing_kept, growing_beside, strict=True)
     ]
-    return Fixed(weights, constant_beside, constant_kept), grown
+    return Fixed(weights, loading, constant_beside, constant_kept), grown
 
 
 def _at_none(points: tuple[Point, ...], part: list[float]) -> float:

@@ -37,6 +37,7 @@ def _point(row: dict) -> Point:
         pool=row["peak_pool_mib"],
         active=row["peak_active_mib"],
         loaded=row["loaded_mib"] or 0.0,
+        loading=row["sampled_load_mib"] or 0.0,
     )
 
 

@@ -1,6 +1,7 @@
 """Cutting a corpus to an exact number of a model's tokens."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +10,17 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.made import FAILED, say_why_not, why_not_made
+from kvpeak.base.untrusted import MOST_BYTES
 from kvpeak.inputs.model_folder import describe_files
-from kvpeak.inputs.prompts import corpus_tokens, cut
+from kvpeak.inputs.prompts import (
+    check_prompt,
+    corpus_tokens,
+    cut,
+    keep_prompt,
+    prompt_record,
+    restore_prompt,
+)
 
 PROGRAM = Path(__file__).parents[1] / "workflow/scripts/cut_prompt.py"
 CONFIG = {"vocab_size": 100, "max_position_embeddings": 64}
@@ -129,3 +139,47 @@ def test_the_program_refuses_in_one_line_and_writes_nothing(
     assert done.returncode == 1
     assert message in done.stderr and len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "out.json").exists()
+
+
+@pytest.fixture
+def kept(corpus, model, monkeypatch) -> Path:
+    """A project's prompt of five tokens, which is older than the cells that were measured with it,
+    and so is its copy.
+    """
+    monkeypatch.chdir(model)
+    file = Path("prompts/tiny/short.json")
+    keep_prompt(file, prompt_record(corpus, model, 5))
+    for path in (file, ".kvpeak" / file):
+        os.utime(path, (1, 1))
+    return file
+
+
+@pytest.mark.parametrize("size", [0, 20, MOST_BYTES + 1])
+def test_a_prompt_that_was_cut_here_is_put_back_as_old_as_it_was(kept, size):
+    before = kept.read_bytes()
+    os.truncate(kept, size)
+    restore_prompt(kept)
+    assert kept.read_bytes() == before
+    assert kept.stat().st_mtime == 1
+
+
+def test_a_prompt_without_a_copy_has_one_once_it_was_compared(kept, corpus, model):
+    before = kept.read_bytes()
+    copy = ".kvpeak" / kept
+    copy.unlink()
+    with pytest.raises(UserError, match="not the first 4"):
+        check_prompt(kept, corpus, model, 4)
+    assert not copy.exists()
+    check_prompt(kept, corpus, model, 5)
+    kept.write_text("{}")
+    restore_prompt(kept)
+    assert (kept.read_bytes(), kept.stat().st_mtime) == (before, 1)
+
+
+def test_neither_a_prompt_that_was_deleted_nor_one_that_cannot_be_cut_any_more_is_put_back(kept):
+    kept.unlink()
+    restore_prompt(kept)
+    assert not kept.exists()
+    say_why_not(kept, FAILED, "the corpus is gone")
+    restore_prompt(kept)
+    assert why_not_made(kept).reason == "the corpus is gone"

@@ -1068,6 +1068,17 @@ def test_a_prompt_that_was_handed_over_has_the_ids_that_the_matrix_asks_for(home
     assert json.loads((home.project.folder / cell / "cell.json").read_text())["outcome"] == "failed"
 
 
+@pytest.mark.parametrize("how", ["other ids", "another spelling"])
+def test_a_prompt_that_was_handed_over_has_nothing_measured_again(home, how):
+    prompt = home.project.folder / "prompts/tiny/alice-16.json"
+    before = prompt.read_bytes()
+    said = json.loads(before)
+    other = said | ({"tokens": said["tokens"][::-1]} if how == "other ids" else {"x": 1})
+    prompt.write_text(json.dumps(other))
+    assert "rule cell" not in home.run(*home.project.command("-n"))
+    assert prompt.read_bytes() == before
+
+
 def test_a_search_measures_no_prompt_that_was_handed_over(home):
     prompt = home.project.folder / "prompts/tiny/alice-16.json"
     prompt.write_text(json.dumps({"tokens": [7] * 2000}))

@@ -51,7 +51,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.commands.resolve_env import resolve_all
 from kvpeak.base.files import check_time, write_text
 from kvpeak.base.roots import check_own, ROOTS, check_root
-from kvpeak.base.layout import environment_python, model_folder
+from kvpeak.base.layout import environment_python, model_folder, prompt_file
 from kvpeak.base.made import FAILED, UNAVAILABLE, tried_again
 from kvpeak.system.host import gpus_asked_for, missing_packages
 from kvpeak.system import mac
@@ -59,6 +59,7 @@ from kvpeak.system.lock import hold_project
 from kvpeak.experiment.checks import files_of
 from kvpeak.experiment.matrix import load_matrix
 from kvpeak.inputs.make_model import restore
+from kvpeak.inputs.prompts import restore_prompt
 from kvpeak.experiment.plan import executed, plan_summary
 from kvpeak.experiment.preparation import failures, needs, to_be_tried_again
 from kvpeak.experiment.status import failed_cells, keep_results, outcome_in
@@ -101,6 +102,8 @@ try:
         for name, entry in MATRIX.models.items():
             restore(name, entry, model_folder(name))
             restore(name, entry | {"weights": "random"}, model_folder(name, shapes=True))
+        for model, prompt in {(cell.model, cell.prompt) for cell in MATRIX.cells_here}:
+            restore_prompt(prompt_file(model, prompt))
     GPUS = gpus_asked_for(config.get("gpus", 0), MATRIX.accelerator)
     if workflow.is_main_process:
         for line in executed(MATRIX):

@@ -70,6 +70,11 @@ def prompt_file(model: str, prompt: str) -> Path:
     return PROMPTS / model / f"{prompt}.json"
 
 
+def local_prompt(file: Path) -> Path:
+    """The copy of a prompt that was cut here."""
+    return LOCAL / file
+
+
 PROGRAM_RECORDS = (
     "environment.json",
     "engine.json",

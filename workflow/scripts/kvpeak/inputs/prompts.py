@@ -1,9 +1,12 @@
 """Prompts cut from a corpus to an exact number of a model's tokens."""
 
+import filecmp
 from pathlib import Path
 
+from kvpeak.base import layout
 from kvpeak.base.errors import Unavailable, UserError
-from kvpeak.base.files import sha256_of
+from kvpeak.base.files import sha256_of, write_json
+from kvpeak.base.made import write_copy
 from kvpeak.base.model_config import sizes
 from kvpeak.base.untrusted import read_bytes, read_object, read_text
 from kvpeak.inputs.model_folder import TOKENIZER, read_config, verify_model
@@ -91,15 +94,39 @@ def prompt_record(corpus: Path, folder: Path, tokens: int, longest: int | None =
     }
 
 
+def keep_prompt(file: Path, record: dict) -> None:
+    """Write a prompt that was cut here, and its copy if it is the project's. Raises OSError."""
+    write_json(file, record)
+    if file.is_relative_to(layout.PROMPTS):
+        write_json(layout.local_prompt(file), record)
+
+
+def restore_prompt(file: Path) -> None:
+    """Put back the prompt that was cut here, with its time, if another one lies there.
+
+    The other would have every cell of the prompt measured again. Raises UserError.
+    """
+    own = layout.local_prompt(file)
+    try:
+        if filecmp.cmp(file, own, shallow=False):
+            return
+        said = read_object(own)
+    except (OSError, UserError):
+        return
+    write_copy(file, said, own)
+
+
 def check_prompt(
     file: Path, corpus: Path, folder: Path, tokens: int, longest: int | None = None
 ) -> None:
     """Raise UserError if a prompt's file, which may be somebody else's, does not hold the ids that
-    prompt_record cuts.
+    prompt_record cuts. One that does has a copy from then on.
     """
-    expected = prompt_record(corpus, folder, tokens, longest)["tokens"]
-    if read_object(file).get("tokens") != expected:
+    expected, said = prompt_record(corpus, folder, tokens, longest)["tokens"], read_object(file)
+    if said.get("tokens") != expected:
         raise UserError(
             f"{file}: its token ids are not the first {tokens} of {corpus} for {folder}; delete "
             "it, and snakemake makes it again"
         )
+    if not (own := layout.local_prompt(file)).exists():
+        write_copy(own, said, file)

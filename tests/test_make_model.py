@@ -17,6 +17,7 @@ from tokenizers import Tokenizer, models
 
 from kvpeak.base import layout
 from kvpeak.base.made import FAILED, say_why_not, why_not_made
+from kvpeak.base.untrusted import MOST_BYTES
 from kvpeak.inputs import make_model
 from kvpeak.inputs.model_folder import verify_model
 from kvpeak.live.loading import load_model, random_model
@@ -290,14 +291,17 @@ def test_random_copies_the_config_and_follows_its_changes(models_folder):
     assert record["source"] == str(models_folder.config)
 
 
-def test_a_record_is_put_back_with_its_time_and_not_after_a_failure(models_folder, monkeypatch):
+@pytest.mark.parametrize("size", [2, MOST_BYTES + 1])
+def test_a_record_is_put_back_with_its_time_and_not_after_a_failure(
+    models_folder, monkeypatch, size
+):
     monkeypatch.chdir(models_folder.root)
     folder, entry = Path("models/tiny"), {"kind": "random", "config": "config.json"}
     record = folder / "model.json"
     make_model.make("tiny", entry, folder, None, None)
     before = record.read_bytes()
     os.utime(layout.local_model(folder), (5, 5))
-    record.write_text("{}")
+    os.truncate(record, size)
     make_model.restore("tiny", entry, folder)
     assert record.read_bytes() == before
     assert record.stat().st_mtime == 5

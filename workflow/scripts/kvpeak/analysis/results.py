@@ -33,7 +33,7 @@ from kvpeak.base.files import inside
 from kvpeak.base.made import UNAVAILABLE, UNREADABLE
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import csv_safe
-from kvpeak.base.untrusted import read_csv, read_text
+from kvpeak.base.untrusted import Root, open_root, read_csv, read_text
 
 _TEXT = (*AXES, "reason", "outcome", "tokens_sha256", "kv_difference", "flags", *TEXTS)
 
@@ -255,11 +255,14 @@ def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
     of its folder.
     """
     path = Path(path)
-    real, root = inside(path.parent, path.name), path.parent.resolve()
+    folder = path.parent.resolve()
+    file = path.parent / inside(path.parent, path.name).relative_to(folder)
     needed = tuple(name for name in table.names if name in _NEEDED) if table else ()
     try:
-        found = read_csv(real, needed, root=root)
-        header = found[0] if found else _header(real, root)
+        with open_root(folder) as opened:
+            root = Root(path.parent, opened.descriptor)  # with the name that was given in messages
+            found = read_csv(file, needed, root=root)
+            header = found[0] if found else _header(file, root)
     except FileNotFoundError as error:
         raise UserError(f"{path}: {error.strerror}; make it: snakemake --cores 1") from None
     columns = {
@@ -272,7 +275,7 @@ def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
     return made
 
 
-def _header(path: Path, root: Path) -> list[str]:
+def _header(path: Path, root: Root) -> list[str]:
     return next(csv.reader(io.StringIO(read_text(path, root=root))), [])
 
 

@@ -8,6 +8,7 @@ import lzma
 import os
 import pickle
 import pickletools
+import struct
 import subprocess
 import sys
 import tempfile
@@ -264,6 +265,35 @@ def test_a_pickle_made_to_take_memory_or_time_is_refused(what):
     with pytest.raises((UserError, ValueError), match=said):
         for found in snapshot.open_snapshot(Path("s.pickle"), io.BytesIO(content)):
             replay(found, Setting("torch"))
+
+
+def framed(inner: bytes, behind: bytes, size: int | None = None) -> bytes:
+    return b"\x80\x04\x95" + struct.pack("<Q", size or len(inner)) + inner + behind
+
+
+SPLIT = b"X" + struct.pack("<I", 10) + b"AAAAA"  # of whose ten bytes the frame has five
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (framed(SPLIT, b"BBBBB" + b"X" + struct.pack("<I", 7) + b"Nr\0\0\0\x0a." + b"."), "across"),
+        (framed(b"]" + framed(b"N", b"")[2:], b"a."), "a frame in a frame"),
+        (framed(b"N", b".", size=2**63), "ends too early"),
+    ],
+)
+def test_a_pickle_whose_frames_python_would_read_otherwise_is_refused(content, said):
+    """39 bytes that are a text for the check and, for Python, a memo of 2.6 GiB."""
+    with pytest.raises(UserError, match=f"s.pickle: .*{said}"):
+        snapshot_file.load(io.BytesIO(content), "s.pickle")
+
+
+@pytest.mark.parametrize("length", [10, 70_000, 200_000])
+def test_the_frames_that_python_writes_are_read(length):
+    texts = [str(number) * length for number in range(3)] + [str(n) * 9 for n in range(20_000)]
+    content = pickle.dumps({"device_traces": [], "segments": [], "texts": texts}, 4)
+    assert content.count(b"\x95") > 2  # frames
+    assert snapshot_file.load(io.BytesIO(content), "s.pickle")["texts"] == texts
 
 
 SHAPES = {

@@ -17,7 +17,7 @@ enum Kind : std::uint8_t { MARK, TEXT, OTHER };
 class Pickle {
  public:
   Pickle(const std::uint8_t* bytes, std::uint64_t size, std::uint64_t most)
-      : at_(bytes), end_(bytes + size), size_(size), most_(most) {}
+      : at_(bytes), end_(bytes + size), frame_end_(bytes), size_(size), most_(most) {}
   // Throws std::invalid_argument at the first thing that no snapshot has.
   void check() {
     while (step()) {}
@@ -28,7 +28,17 @@ class Pickle {
   [[noreturn]] static void refuse(const std::string& why) { throw std::invalid_argument(why); }
   const std::uint8_t* take(std::uint64_t bytes) {
     if (bytes > std::uint64_t(end_ - at_)) refuse("ends too early");
+    if (at_ < frame_end_ && bytes > std::uint64_t(frame_end_ - at_))
+      refuse("has an operation across the end of a frame");
     return at_ += bytes, at_ - bytes;
+  }
+  // Python reads a frame at once. It drops what is left of one that an operation reaches beyond, and
+  // would go on elsewhere than this check.
+  void frame() {
+    const std::uint64_t bytes = number(8);
+    if (at_ < frame_end_) refuse("has a frame in a frame");
+    if (bytes > std::uint64_t(end_ - at_)) refuse("ends too early");
+    frame_end_ = at_ + bytes;
   }
   std::uint64_t number(int width) {
     const std::uint8_t* from = take(width);
@@ -85,7 +95,7 @@ class Pickle {
     const std::uint8_t operation = *take(1);
     switch (operation) {
       case 0x80: take(1); break;                              // PROTO
-      case 0x95: take(8); break;                              // FRAME
+      case 0x95: frame(); break;                              // FRAME
       case '(': spend(16), stack_.push_back(MARK); break;     // MARK
       case '}': case ']': case ')': container(0); break;      // EMPTY_DICT, _LIST, _TUPLE
       case 0x85: case 0x86: case 0x87: container(operation - 0x84); break;  // TUPLE1, 2, 3
@@ -124,7 +134,7 @@ class Pickle {
     return true;
   }
 
-  const std::uint8_t *at_, *end_;
+  const std::uint8_t *at_, *end_, *frame_end_;
   const std::uint64_t size_, most_;
   std::uint64_t containers_ = 0, spent_ = 0;
   std::vector<Kind> stack_, memo_;

@@ -229,15 +229,18 @@ def test_a_table_that_is_a_link_to_a_secret_is_in_no_page(tmp_path, name):
         read_table(table)
 
 
-def test_results_that_are_a_link_are_in_no_page(tmp_path, monkeypatch, capsys):
-    (tmp_path / "mine/results").mkdir(parents=True)
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / "theirs/results").symlink_to(tmp_path / "mine/results")
-    (tmp_path / "theirs/finding.md").write_text("# x\n")
+@pytest.mark.parametrize("linked", ["report", "results"])
+def test_a_finding_or_results_that_are_a_link_are_in_no_page(tmp_path, monkeypatch, capsys, linked):
+    for name in ("mine/report", "mine/results", "theirs/report", "theirs/results"):
+        (tmp_path / name).mkdir(parents=True)
+    for whose in ("mine", "theirs"):
+        (tmp_path / whose / "report/finding.md").write_text(f"# {whose}\n")
+    shutil.rmtree(tmp_path / "theirs" / linked)
+    (tmp_path / "theirs" / linked).symlink_to(tmp_path / "mine" / linked)
     monkeypatch.chdir(tmp_path)
-    paths = ["--finding", "theirs/finding.md", "--results", "theirs/results", "--out", "x.html"]
-    assert main(page_command, paths) == 1
-    assert "theirs/results: a link; expected a folder" in capsys.readouterr().err
+    paths = ["--finding", "theirs/report/finding.md", "--results", "theirs/results"]
+    assert main(page_command, [*paths, "--out", "x.html"]) == 1
+    assert f"theirs/{linked}: a link; expected a folder" in capsys.readouterr().err
     assert not Path("x.html").exists()
 
 

@@ -21,9 +21,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(given: argparse.Namespace) -> None:
-    if given.results != RESULTS and given.results.is_symlink():  # a stranger's may lead to mine
-        raise UserError(
-            f"{given.results}: a link; expected a folder; remove it, or name its target"
-        )
+    for folder, own in ((given.finding.parent, FINDING.parent), (given.results, RESULTS)):
+        if folder != own and folder.is_symlink():  # a stranger's may lead to mine
+            raise UserError(f"{folder}: a link; expected a folder; remove it, or name its target")
     out = given.out or given.finding.with_suffix(".html")
     write_together(out.parent, {out.name: page(given.finding, given.results)})

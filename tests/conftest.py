@@ -1,5 +1,6 @@
 """A small project that tests may run, change and break."""
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -14,7 +15,9 @@ import warm
 import yaml
 from disks import Disks
 
+from kvpeak.base.untrusted import open_root
 from kvpeak.live.blas import load_blas
+from kvpeak.report.page_text import to_html
 
 # Before any test imports MLX. With one thread, because another process of tests has the other core;
 # what the tests start does not see that.
@@ -232,3 +235,10 @@ def pytest_terminal_summary(terminalreporter):
         terminalreporter.write_line(row + note)
     injected, survived, lost = (passed + failed).total(), passed.total(), failed.total()
     terminalreporter.write_line(line("all", injected, survived, lost))
+
+
+def html_of(text: str, folder: Path, *given, results: Path | None = None, **named) -> str:
+    """to_html(), of folders that are opened for it."""
+    with contextlib.ExitStack() as opened:
+        at, root = (each and opened.enter_context(open_root(each)) for each in (folder, results))
+        return to_html(text, at, *given, results=root, **named)

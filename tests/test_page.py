@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from conftest import html_of
 
 from kvpeak.base.errors import UserError
 from kvpeak.base.program import main
@@ -13,7 +14,7 @@ from kvpeak.report.page import datatables, title_of
 from kvpeak.report.page_charts import charts
 from kvpeak.report.page_data import links_of
 from kvpeak.report.page_links import Links, rows_of, rows_of_texts
-from kvpeak.report.page_text import slug, to_html
+from kvpeak.report.page_text import slug
 
 ROOT = Path(__file__).parents[1]
 FINDING = ROOT / "docs/findings/cpu-2026-12-01"
@@ -90,7 +91,7 @@ def test_the_page_holds_the_finding_s_words_and_every_row_of_its_tables(made):
 
 def linked(markdown: str, tmp_path: Path) -> dict[str, str]:
     """number → the anchor that it is linked to."""
-    shown = to_html(markdown, tmp_path, LINKS)
+    shown = html_of(markdown, tmp_path, LINKS)
     return {text: anchor for anchor, text in re.findall(r'href="#([^"]+)">([\d.,]+)</a>', shown)}
 
 
@@ -114,7 +115,7 @@ def test_a_number_of_a_table_leads_to_the_row_that_holds_it(tmp_path):
 def test_a_cap_in_words_is_a_name(tmp_path):
     """81.94 is the speed of all four; with its cap in words a row is one."""
     tables = {"summary.csv": CELLS}
-    shown = to_html("| tiny, cat, no cap | 81.94 |\n|---|---|\n", tmp_path, links_of(tables))
+    shown = html_of("| tiny, cat, no cap | 81.94 |\n|---|---|\n", tmp_path, links_of(tables))
     assert re.findall(r'href="#([^"]+)"', shown) == ["summary-2"]
 
 
@@ -141,19 +142,19 @@ def test_what_no_cell_s_row_holds_leads_to_its_process_or_its_claim(tmp_path):
 | `cat` `none` | 660 | 651 | 1.01 |
 | tiny, p-512: 660.0 (cat) to 290.7 (prealloc) = 2.27 | | | |
 """
-    shown = to_html(table, tmp_path, links)
+    shown = html_of(table, tmp_path, links)
     found = dict(re.findall(r'href="#([^"]+)">([\d.,]+)</a>', shown))
     assert found == {"summary-2": "660", "processes-2": "651", "checks-2": "2.27"}
 
 
 def test_a_row_that_is_one_of_a_csv_s_is_linked_as_a_whole(tmp_path):
     links = Links(rows_of("replay-fit", [{"mib": "190.7", "error": "2.894"}], names=()))
-    shown = to_html("| a | b |\n|---|---|\n| 190.7 | 2.9 % |\n", tmp_path, links)
+    shown = html_of("| a | b |\n|---|---|\n| 190.7 | 2.9 % |\n", tmp_path, links)
     assert shown.count('href="#replay-fit-2"') == 2
 
 
 def test_texts_of_others_stay_texts(tmp_path):
-    shown = to_html("<script>alert(1)</script> & `<b>` 660", tmp_path, LINKS)
+    shown = html_of("<script>alert(1)</script> & `<b>` 660", tmp_path, LINKS)
     assert "<script" not in shown
     assert "&lt;script&gt;" in shown
     found = charts(
@@ -191,17 +192,17 @@ def test_a_picture_lies_in_the_findings_folder_or_below_the_results(tmp_path, so
     (results / "drawn.svg").write_text("<svg/>")
     for folder in (report, results):
         (folder / "link.svg").symlink_to(home / "key.svg")
-    assert "data:image" in to_html("![](../results/drawn.svg)", report, LINKS, results=results)
+    assert "data:image" in html_of("![](../results/drawn.svg)", report, LINKS, results=results)
     with pytest.raises(UserError, match=said):
-        to_html(f"![x]({source})", report, LINKS, results=results)
+        html_of(f"![x]({source})", report, LINKS, results=results)
 
 
 def test_two_documents_on_one_page_share_no_anchor_and_link_to_one_another(tmp_path):
     documents = ("finding.md", "details.md")
-    first = to_html(
+    first = html_of(
         "## Claims\n[all](details.md#claims)", tmp_path, LINKS, *documents[:1], documents
     )
-    second = to_html(
+    second = html_of(
         "## Claims\n[here](#claims) [up](finding.md#claims)",
         tmp_path,
         LINKS,
@@ -216,7 +217,7 @@ def test_two_documents_on_one_page_share_no_anchor_and_link_to_one_another(tmp_p
 
 
 def test_a_fold_is_a_fold_and_other_html_is_text(tmp_path):
-    shown = to_html(
+    shown = html_of(
         "<details>\n<summary>More &amp; more</summary>\n\n<b>x</b>\n\n</details>", tmp_path, LINKS
     )
     assert "<details>" in shown

@@ -16,7 +16,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, html_of
 from stranger import hidden
 
 from kvpeak.analysis import claims
@@ -45,7 +45,7 @@ from kvpeak.report import page_text, publishing, records
 from kvpeak.report.page import page
 from kvpeak.report.page_data import PARTS
 from kvpeak.report.page_links import Links, rows_of
-from kvpeak.report.page_text import FOLD, MOST_PICTURE, to_html
+from kvpeak.report.page_text import FOLD, MOST_PICTURE
 from kvpeak.report.publishing import PICTURE, publish
 from kvpeak.report.timelines import memory_over_time, timelines
 
@@ -138,7 +138,7 @@ def test_a_document_of_many_mebibytes_is_refused(tmp_path, reader, monkeypatch):
 def test_a_reference_is_text_and_repeats_no_address(tmp_path):
     """A few characters each could repeat an address of megabytes."""
     text = f"[a]: /{'u' * 100_000}\n\n" + "[a]\n" * 100_000
-    assert len(to_html(text, tmp_path, Links([]))) < 2 * len(text)
+    assert len(html_of(text, tmp_path, Links([]))) < 2 * len(text)
 
 
 def test_a_heading_takes_no_anchor_that_is_the_pages(tmp_path):
@@ -150,7 +150,7 @@ def test_a_heading_takes_no_anchor_that_is_the_pages(tmp_path):
     words += ["a", "a-1", "a", "fine"]
     documents = ("finding.md", "details.md")
     text = "".join(f"# {each}\n\n" for each in words)
-    shown = to_html(text, tmp_path, Links([]), "finding.md", documents)
+    shown = html_of(text, tmp_path, Links([]), "finding.md", documents)
     anchors = re.findall(r'<h1 id="([^"]+)"', shown)
     assert len(anchors) == len(words) == len({*anchors})
     assert anchors[-4:] == ["a", "a-1", "a-2", "fine"]
@@ -166,7 +166,7 @@ def test_a_picture_that_is_shown_without_end(tmp_path, reader, monkeypatch):
     if reader == "page":
         monkeypatch.setattr(page_text, "MOST_PICTURES", MIB)
         with pytest.raises(UserError, match=r"f\.md: its pictures take more than 1 MiB"):
-            to_html(text, tmp_path, Links([]), "f.md")
+            html_of(text, tmp_path, Links([]), "f.md")
         return
     document, written = tmp_path / "f.md", []
     document.write_text(text)
@@ -183,7 +183,7 @@ def test_a_picture_is_no_larger_than_a_page_and_is_not_decoded(tmp_path, reader)
 
     def read():
         if reader == "page":
-            to_html(document.read_text(), tmp_path, Links([]), "f.md")
+            html_of(document.read_text(), tmp_path, Links([]), "f.md")
         else:
             publishing._copy_document(document, tmp_path / "results", tmp_path / "new")
 
@@ -215,7 +215,7 @@ def test_numbers_without_end_are_looked_for_once(tmp_path, text):
     """Each against every figure of a thousand rows would take hours."""
     cell = dict.fromkeys(AXES, "x")
     rows = [cell | {f"c{n}": str(123.4 + n / 1e6) for n in range(100)}] * 1_000
-    assert to_html(text, tmp_path, Links(rows_of("summary", rows))).startswith("<p>")
+    assert html_of(text, tmp_path, Links(rows_of("summary", rows))).startswith("<p>")
 
 
 def test_a_table_of_too_many_columns_or_fields_is_refused(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ from kvpeak.base.layout import PLAN, environment_record, local_copy
 from kvpeak.base.made import tried_again
 from kvpeak.base.program import main
 from kvpeak.base.roots import check_own, check_root
-from kvpeak.base.untrusted import MOST_JSON, MOST_PARTS, read_text
+from kvpeak.base.untrusted import MOST_JSON, MOST_PARTS, open_root, read_text
 from kvpeak.cli import start
 from kvpeak.commands import page as page_command
 from kvpeak.experiment.matrix import Matrix
@@ -224,7 +224,7 @@ def test_a_table_that_is_a_link_to_a_secret_is_in_no_page(tmp_path, name):
     table.parent.mkdir(parents=True)
     table.symlink_to(key)
     with pytest.raises(UserError, match="leads out of "):
-        read_tables(tmp_path / "theirs/results")
+        tables_of(tmp_path / "theirs/results")
     with pytest.raises(UserError, match="leads out of "):
         read_table(table)
 
@@ -255,12 +255,12 @@ def test_a_file_of_a_cell_that_is_a_link_is_in_no_page_and_no_prediction(home, m
     results = read_results(*(f"results/{each}.csv" for each in ("plan", "summary", "runs")))
     row = results.summary[first.relative_to(home.results / "cells").parts[:-1]]
     (first / name).write_bytes(private.read_bytes())
-    found = (_timeline(Path("results"), row), _read(Path("results/cells"), row))
+    found = (samples_of(Path("results"), row), _read(Path("results/cells"), row))
     (first / name).unlink()
     (first / name).symlink_to(private)
     at = ("memory.csv", "cell.json").index(name)
     assert (
-        found[at] and not (_timeline(Path("results"), row), _read(Path("results/cells"), row))[at]
+        found[at] and not (samples_of(Path("results"), row), _read(Path("results/cells"), row))[at]
     )
 
 
@@ -284,8 +284,9 @@ def _shown(theirs: Path) -> None:
     for name in ("finding.md", "details.md"):
         read_text(theirs / name, root=theirs)
     text = "![x](figures/one.svg) ![x](results/figures/two.svg)"
-    shown = [to_html(text, theirs, Links([], {}), results=results), str(read_tables(results))]
-    samples = _timeline(results, row | {"accelerator": None})
+    with open_root(theirs) as folder, open_root(results) as root:
+        shown = [to_html(text, folder, Links([], {}), results=root), str(read_tables(root))]
+        samples = _timeline(root, row | {"accelerator": None})
     assert SECRET not in "".join(shown) + str(samples)
     if not samples:
         raise UserError("samples that are a link are left out")
@@ -331,10 +332,40 @@ def test_a_link_that_comes_and_goes_is_in_no_page(tmp_path):
     try:
         for _ in range(2_000):
             with suppress(UserError):
-                assert SECRET not in str(read_tables(tmp_path / "theirs/results"))
+                assert SECRET not in str(tables_of(tmp_path / "theirs/results"))
     finally:
         ended.set()
         thread.join()
+
+
+@pytest.mark.parametrize("above", ["results", ""], ids=["results", "the folder above"])
+def test_a_folder_that_is_renamed_meanwhile_is_read_on_or_refused(tmp_path, above):
+    """A link to mine takes its place after it was opened: what is read is theirs, or nothing."""
+    for name in ("theirs", "mine"):
+        _fill(tmp_path / name, "1" if name == "theirs" else SECRET)
+    theirs, row = tmp_path / "theirs", dict(zip(AXES, "abcdef", strict=True))
+    table = theirs / "results/fits.csv"
+    with open_root(theirs) as folder, open_root(theirs / "results") as root:
+        (theirs / above).rename(tmp_path / "away")
+        (theirs / above).symlink_to(tmp_path / "mine" / above)
+        found = [read_table(table, root=root).to_csv(), _timeline(root, row | {"accelerator": ""})]
+        for read in (
+            lambda: to_html("![x](results/figures/two.svg)", folder, Links([], {}), results=root),
+            lambda: read_tables(root),
+        ):
+            with suppress(UserError):
+                found.append(read())
+    assert "1" in found[0] and SECRET not in str(found)
+
+
+def tables_of(results: Path) -> dict:
+    with open_root(results) as root:
+        return read_tables(root)
+
+
+def samples_of(results: Path, row: dict) -> list:
+    with open_root(results) as root:
+        return _timeline(root, row)
 
 
 SECRET = "987654"
@@ -356,11 +387,11 @@ def test_a_folder_of_all_cells_that_is_a_link_is_in_no_page_and_no_prediction(ho
     monkeypatch.chdir(home.project.folder)
     results = read_results(*(f"results/{each}.csv" for each in ("plan", "summary", "runs")))
     row = results.summary[home.cells()[0].relative_to(home.results / "cells").parts[:-1]]
-    assert _timeline(Path("results"), row) and _read(Path("results/cells"), row)
+    assert samples_of(Path("results"), row) and _read(Path("results/cells"), row)
     (home.folder / ".cache").mkdir(exist_ok=True)
     (home.results / "cells").rename(home.folder / ".cache/cells")
     (home.results / "cells").symlink_to(home.folder / ".cache/cells")
-    assert not _timeline(Path("results"), row) and not _read(Path("results/cells"), row)
+    assert not samples_of(Path("results"), row) and not _read(Path("results/cells"), row)
 
 
 def test_a_plan_that_names_records_of_elsewhere_is_refused(home):

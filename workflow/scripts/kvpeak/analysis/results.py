@@ -2,9 +2,10 @@
 was.
 """
 
+import contextlib
 import csv
 import io
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -115,17 +116,23 @@ class Results:
         return self.processes[column].get(cell, np.empty(0))
 
 
-def read_results(plan: Path | str, summary: Path | str, runs: Path | str) -> Results:
-    """Read plan.csv, summary.csv and runs.csv. Raises UserError where one is not there."""
-    planned, measured = read_table(plan, PLAN), read_table(summary, SUMMARY)
-    run_table = read_table(runs, RUNS)
+def read_results(
+    plan: Path | str, summary: Path | str, runs: Path | str, root: Root | None = None
+) -> Results:
+    """Read plan.csv, summary.csv and runs.csv; `root` as read_table has it. Raises UserError where
+    one is not there.
+    """
+    planned, measured = read_table(plan, PLAN, root), read_table(summary, SUMMARY, root)
+    run_table = read_table(runs, RUNS, root)
     each = Path(summary).with_name("processes.csv")
     processes = (
-        read_table(each, PROCESSES) if each.exists() else pd.DataFrame(columns=PROCESSES.names)
+        read_table(each, PROCESSES, root)
+        if each.exists()
+        else pd.DataFrame(columns=PROCESSES.names)
     )
     by_cell = _by_cell([dict.fromkeys(PROCESSES.names) | row for row in rows(processes)])
     turns = Path(summary).with_name("turns.csv")
-    parts = _by_cell(rows(read_table(turns, TURNS))) if turns.exists() else {}
+    parts = _by_cell(rows(read_table(turns, TURNS, root))) if turns.exists() else {}
     return Results(
         plan={
             _cell(row): row["reason"] or ""
@@ -246,23 +253,23 @@ def spell_generated(rows: Iterable[dict]) -> str:
     return " to ".join(f"{count:,}" for count in sorted({min(counts), max(counts)})) + " tokens"
 
 
-def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
+def read_table(
+    path: Path | str, table: Table | None = None, root: Root | None = None
+) -> pd.DataFrame:
     """Read one of the CSV tables: names stay text (a cap `none` is no missing value), only empty
     fields are missing.
 
-    With `table` the columns that its rows cannot do without have to be there. Raises UserError for
-    a file that cannot be read, that a spreadsheet has saved in another way, or that is a link out
-    of its folder.
+    With `table` the columns that its rows cannot do without have to be there. `root` is the folder
+    of others that it lies in; without it the table's own folder is opened. Raises UserError for a
+    file that cannot be read, that a spreadsheet has saved in another way, or that is a link out of
+    its folder.
     """
     path = Path(path)
-    folder = path.parent.resolve()
-    file = path.parent / inside(path.parent, path.name).relative_to(folder)
     needed = tuple(name for name in table.names if name in _NEEDED) if table else ()
     try:
-        with open_root(folder) as opened:
-            root = Root(path.parent, opened.descriptor)  # with the name that was given in messages
-            found = read_csv(file, needed, root=root)
-            header = found[0] if found else _header(file, root)
+        with contextlib.nullcontext((path, root)) if root else _in_its_folder(path) as (file, at):
+            found = read_csv(file, needed, root=at)
+            header = found[0] if found else _header(file, at)
     except FileNotFoundError as error:
         raise UserError(f"{path}: {error.strerror}; make it: snakemake --cores 1") from None
     columns = {
@@ -273,6 +280,15 @@ def read_table(path: Path | str, table: Table | None = None) -> pd.DataFrame:
     if table:
         _check_once(path, made, table.key)
     return made
+
+
+@contextlib.contextmanager
+def _in_its_folder(path: Path) -> Iterator[tuple[Path, Root]]:
+    """The file, which may be a link inside its folder, and the folder by its name as given."""
+    folder = path.parent.resolve()
+    file = path.parent / inside(path.parent, path.name).relative_to(folder)
+    with open_root(folder) as opened:
+        yield file, Root(path.parent, opened.descriptor)
 
 
 def _header(path: Path, root: Root) -> list[str]:

@@ -9,10 +9,11 @@ import jinja2
 from markupsafe import Markup
 
 from kvpeak.analysis.results import read_results
+from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.layout import PLAN, RUNS, SUMMARY
 from kvpeak.base.shipped import shipped
-from kvpeak.base.untrusted import MOST_DOCUMENT, read_text
+from kvpeak.base.untrusted import MOST_DOCUMENT, Root, open_root, read_text
 from kvpeak.report.page_charts import charts
 from kvpeak.report.page_data import cells, data_tables, links_of, read_tables
 from kvpeak.report.page_text import slug, to_html
@@ -27,10 +28,24 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
     Raises UserError for a table or picture that cannot be read.
     """
     templates = templates or shipped(TEMPLATES)
-    folder, results = finding.parent.resolve(), results.resolve()  # once: others may change them
-    documents = (finding.name, *([DETAILS] if (folder / DETAILS).exists() else []))
-    texts = {name: read_text(inside(folder, name), MOST_DOCUMENT, folder) for name in documents}
-    measured = read_results(*(results / path.name for path in (PLAN, SUMMARY, RUNS)))
+    with open_root(finding.parent.resolve()) as folder:  # once: others may change what is there
+        names = (finding.name, *([DETAILS] if (folder.path / DETAILS).exists() else []))
+        texts = {
+            name: read_text(inside(folder.path, name), MOST_DOCUMENT, folder) for name in names
+        }
+        try:
+            with open_root(results.resolve()) as measured:
+                return _page(texts, folder, measured, templates)
+        except FileNotFoundError:
+            raise UserError(f"{results}: no such folder; make it: snakemake --cores 1") from None
+
+
+def _page(texts: dict[str, str], folder: Root, results: Root, templates: Path) -> str:
+    """The page of the documents by name, the finding first, whose pictures lie in `folder`."""
+    documents = tuple(texts)
+    measured = read_results(
+        *(results.path / path.name for path in (PLAN, SUMMARY, RUNS)), root=results
+    )
     tables = read_tables(results)
     links = links_of(tables)
     shown = {
@@ -46,7 +61,7 @@ def page(finding: Path, results: Path, templates: Path | None = None) -> str:
         lstrip_blocks=True,
     )
     return environment.get_template("page.html.j2").render(
-        title=title_of(texts[finding.name]),
+        title=title_of(texts[documents[0]]),
         texts=shown,
         tables=data_tables(tables),
         charts=Markup(_as_json(specification)) if specification else None,

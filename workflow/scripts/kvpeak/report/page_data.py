@@ -4,7 +4,6 @@ charts.
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from kvpeak.analysis.lead import spell_name
 from kvpeak.analysis.results import Results
@@ -15,7 +14,7 @@ from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.layout import CELLS, MEMORY_FILE, shown_folder
 from kvpeak.base.numbers import bounded
-from kvpeak.base.untrusted import read_csv
+from kvpeak.base.untrusted import Root, read_csv
 from kvpeak.report.page_links import COMMON, Links, anchor_of, rows_of, rows_of_texts
 
 OTHERS = (PROCESSES, FITS, CHECKS)
@@ -42,15 +41,15 @@ class DataTable:
     left_out: int
 
 
-def read_tables(folder: Path) -> dict[str, list[dict]]:
-    """The CSV files below `folder` (results/, no part of its path a link) that are there, by name.
+def read_tables(root: Root) -> dict[str, list[dict]]:
+    """The CSV files below `root` (results/, no part of its path a link) that are there, by name.
     Raises UserError, for a link out of the folder too: whatever it leads to would be in the page.
     """
     found = {}
     for table in SHOWN:
         name = name_of(table)
         try:
-            found[name] = read_csv(inside(folder, name), root=folder)
+            found[name] = read_csv(inside(root.path, name), root=root)
         except FileNotFoundError:
             continue
     return found
@@ -115,7 +114,7 @@ def links_of(tables: dict[str, list[dict]]) -> Links:
     return Links(rows, prompts | caps, more)
 
 
-def cells(results: Results, folder: Path) -> list[dict]:
+def cells(results: Results, root: Root) -> list[dict]:
     """Each measured cell for the charts: names, length (None of a workload, which has none), peak,
     its processes in words, its timeline.
     """
@@ -133,7 +132,7 @@ def cells(results: Results, folder: Path) -> list[dict]:
                 "peak": round(row["peak_mib"], 1),
                 "processes": peaks or "–",
                 "outcome": row["outcome"],
-                "timeline": _timeline(folder, row) if len(found) < MOST_CELLS else [],
+                "timeline": _timeline(root, row) if len(found) < MOST_CELLS else [],
             }
         )
     return found
@@ -143,14 +142,14 @@ def _names(row: dict) -> tuple[str, ...]:
     return tuple(row[axis] for axis in AXES)
 
 
-def _timeline(folder: Path, row: dict) -> list[list[float]]:
+def _timeline(root: Root, row: dict) -> list[list[float]]:
     """[seconds, MiB] of the cell's first process, the largest sample of each of SAMPLES spans."""
     column = "device_mib" if row["accelerator"] == "cuda" else "footprint_mib"
     try:
-        process = shown_folder(folder / CELLS.name, row)
+        process = shown_folder(root.path / CELLS.name, row)
         found = [
             (bounded(s["t_s"]), bounded(s[column]))
-            for s in read_csv(process / MEMORY_FILE, only=("t_s", column), root=folder)
+            for s in read_csv(process / MEMORY_FILE, only=("t_s", column), root=root)
             if s.get(column)
         ]
     except (FileNotFoundError, UserError, KeyError, ValueError):

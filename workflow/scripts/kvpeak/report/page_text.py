@@ -8,7 +8,6 @@ import html
 import itertools
 import re
 from collections.abc import Callable
-from pathlib import Path
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -16,7 +15,7 @@ from markdown_it.token import Token
 from kvpeak.base.errors import UserError
 from kvpeak.base.files import inside
 from kvpeak.base.numbers import MIB
-from kvpeak.base.untrusted import read_bytes
+from kvpeak.base.untrusted import Root, read_bytes
 from kvpeak.report.page_data import is_own
 from kvpeak.report.page_links import LEAST_DIGITS, NUMBER, Links
 
@@ -27,11 +26,11 @@ Anchor = Callable[[str], str | None]  # a number as shown → the anchor of its 
 
 def to_html(
     markdown: str,
-    folder: Path,
+    folder: Root,
     links: Links,
     name: str = "",
     documents: tuple[str, ...] = (),
-    results: Path | None = None,
+    results: Root | None = None,
 ) -> str:
     """The HTML of the document `name`; its pictures lie in its `folder` or below `results`, both
     without a link in their path.
@@ -51,9 +50,8 @@ def to_html(
             if child.type == "image":
                 room -= _put_inside(child, folder, results)
                 if room < 0:
-                    raise UserError(
-                        f"{folder / name}: its pictures take more than {MOST_PICTURES // MIB} MiB"
-                    )
+                    most = f"{MOST_PICTURES // MIB} MiB"
+                    raise UserError(f"{folder.path / name}: its pictures take more than {most}")
             elif child.type == "link_open":
                 _stay_here(child, name, documents)
     return _scrollable(parser.renderer.render(tokens, parser.options, {}), name)
@@ -130,20 +128,21 @@ def _name_headings(tokens: list[Token], start: str, articles: tuple[str, ...]) -
             token.attrSet("id", anchor)
 
 
-def _put_inside(image: Token, folder: Path, results: Path | None) -> int:
+def _put_inside(image: Token, folder: Root, results: Root | None) -> int:
     """Put the file of a picture into the page; how many characters it takes. Raises UserError where
     it is not there, leads out of both folders, or is no picture.
     """
     source = str(image.attrGet("src"))
-    path, root = (folder / source).resolve(), results
-    if not (root and path.is_relative_to(root)):
-        path, root = inside(folder, source), folder
+    given = folder.path / source
+    path, root = given.resolve(), results
+    if not (root and path.is_relative_to(root.path)):
+        path, root = inside(folder.path, source), folder
     if path.suffix != ".svg":
-        raise UserError(f"{folder / source}: expected a picture (.svg)")
+        raise UserError(f"{given}: expected a picture (.svg)")
     try:
         svg = read_bytes(path, MOST_PICTURE, root)
     except OSError as error:
-        raise UserError(f"{folder / source}: {error.strerror}") from None
+        raise UserError(f"{given}: {error.strerror}") from None
     encoded = base64.b64encode(svg).decode()
     image.attrSet("src", f"data:image/svg+xml;base64,{encoded}")
     image.attrSet("loading", "lazy")

@@ -13,6 +13,7 @@ import pytest
 from test_command_engine import git
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.layout import engine_record
 from kvpeak.base.made import note_made_here
 from kvpeak.bisection.candidates import candidates_of
 from kvpeak.bisection.measured import Search
@@ -162,6 +163,21 @@ def test_the_revision_of_a_step_is_found_and_a_stopped_search_goes_on(project):
     *kept, same = searched(project).run()
     assert same == found
     assert all("kept from before" in line for line in kept)
+
+
+@pytest.mark.parametrize("record", ["{}", '{"kvpeak": {"outcome": "failed", "reason": "x"}}'])
+def test_a_record_of_a_build_that_was_not_made_here_is_no_build(project, record):
+    """Such as one that was imported, or that says that the build failed."""
+    there = engine_record("new")
+    there.parent.mkdir(parents=True)
+    there.write_text(record)
+    assert len(searched(project).candidates.names) == 7
+    assert (
+        json.loads(there.read_text())["revision"] == project["data"]["commits"]["new"]["revision"]
+    )
+    built = there.stat().st_mtime_ns
+    searched(project)
+    assert there.stat().st_mtime_ns == built
 
 
 @pytest.mark.parametrize(

@@ -370,14 +370,15 @@ def test_secrets_of_the_environment_are_in_no_record_and_no_log(command, monkeyp
     assert not [file for file in files if "hf_very_secret" in file.read_text(errors="replace")]
 
 
-def test_an_engine_that_writes_through_the_file_of_the_moment_reaches_nothing(tmp_path):
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_an_engine_that_writes_through_the_file_of_the_moment_reaches_nothing(tmp_path, link):
     """Results from elsewhere may hold a link under the name that the runner writes most often."""
     cell = Cell(tmp_path)
     (tmp_path / "mine").write_text("mine")
     now = tmp_path / "results/logs/made-up/m/p/cat/none/default/now.txt"
     now = now.parent / "r1" / now.name
     now.parent.mkdir(parents=True)
-    now.symlink_to(tmp_path / "mine")
+    link(now, tmp_path / "mine")
     cell.engine("answer()")
     assert cell.run().returncode == 0
     assert (tmp_path / "mine").read_text() == "mine"

@@ -37,6 +37,7 @@ class Progress:
     def start(self, attempt: Path) -> None:
         """The first line of an attempt, whose folder gets the log. Raises OSError."""
         self._attempt, self._attempts = Held(attempt), Held(attempt.parent)
+        self._forget_now()  # one of results from elsewhere may be another file of mine, too
         self._file = (attempt / "runner.log").open("x", encoding="utf-8", buffering=1)
         self.say(self._cell)
 
@@ -76,7 +77,7 @@ class Progress:
             self._write(figures(f"{self._head}  {outcome}", watched, peak_mib or watched.peak_mib))
 
     def _forget_now(self) -> None:
-        if self._file:
+        if self._attempts:
             with contextlib.suppress(OSError):
                 os.unlink(NOW_FILE, dir_fd=self._attempts.descriptor)
 

@@ -6,7 +6,7 @@ import json
 import os
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvpeak.base import untrusted
@@ -118,6 +118,7 @@ def test_any_bytes_are_a_value_or_one_line(tmp_path_factory, content):
         max_size=5,
     )
 )
+@example([["", "\ud800"]])
 def test_a_table_that_was_written_is_read(rows):
     out = io.StringIO(newline="")
     writer = csv.writer(out, lineterminator="\n")

@@ -297,7 +297,8 @@ def read_csv(
 
 def csv_lines(text: str) -> Iterator[str]:
     """The lines of a CSV text, as a reader takes them; a copy of it takes a byte a character."""
-    return io.TextIOWrapper(io.BytesIO(text.encode()), "utf-8", newline="")
+    content = text.encode(errors="surrogatepass")
+    return io.TextIOWrapper(io.BytesIO(content), "utf-8", "surrogatepass", newline="")
 
 
 def csv_rows(text: str, path: Path, needed: tuple[str, ...] = ()) -> Iterator[dict]:

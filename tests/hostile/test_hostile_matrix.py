@@ -516,3 +516,19 @@ def test_every_log_of_a_rule_has_its_name_taken():
     first = set(re.findall(r'"results/logs/([^/"]+)', rules)) - {"{cell}"}
     assert len(first) > 10
     assert all(TAKEN["commit"].fullmatch(name) for name in first)
+
+
+@pytest.mark.parametrize("name", ["matrix.yaml", "expected.yaml"])
+def test_a_matrix_or_claims_that_are_a_link_to_a_file_of_mine_show_nothing_of_it(tmp_path, name):
+    """A message about a file of one line, such as a token, would quote it."""
+    (tmp_path / "token").write_text("hf_very_secret")
+    theirs = tmp_path / "theirs" / name
+    theirs.parent.mkdir()
+    theirs.symlink_to(tmp_path / "token")
+    with pytest.raises(ConfigError, match="leads out of ") as error:
+        load_yaml(theirs)
+    assert "secret" not in str(error.value)
+    theirs.unlink()
+    (theirs.parent / "other.yaml").write_text("a: 1")
+    theirs.symlink_to("other.yaml")
+    assert load_yaml(theirs) == {"a": 1}

@@ -5,7 +5,7 @@ was.
 import contextlib
 import csv
 import io
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,11 +30,11 @@ from kvpeak.base.columns import (
     Table,
 )
 from kvpeak.base.errors import UserError
-from kvpeak.base.files import inside
+from kvpeak.base.files import in_its_folder
 from kvpeak.base.made import UNAVAILABLE, UNREADABLE
 from kvpeak.base.numbers import LARGEST
 from kvpeak.base.text import csv_safe
-from kvpeak.base.untrusted import Root, open_root, read_csv, read_text
+from kvpeak.base.untrusted import Root, read_csv, read_text
 
 _TEXT = (*AXES, "reason", "outcome", "tokens_sha256", "kv_difference", "flags", *TEXTS)
 
@@ -267,7 +267,7 @@ def read_table(
     path = Path(path)
     needed = tuple(name for name in table.names if name in _NEEDED) if table else ()
     try:
-        with contextlib.nullcontext((path, root)) if root else _in_its_folder(path) as (file, at):
+        with contextlib.nullcontext((path, root)) if root else in_its_folder(path) as (file, at):
             found = read_csv(file, needed, root=at)
             header = found[0] if found else _header(file, at)
     except FileNotFoundError as error:
@@ -280,15 +280,6 @@ def read_table(
     if table:
         _check_once(path, made, table.key)
     return made
-
-
-@contextlib.contextmanager
-def _in_its_folder(path: Path) -> Iterator[tuple[Path, Root]]:
-    """The file, which may be a link inside its folder, and the folder by its name as given."""
-    folder = path.parent.resolve()
-    file = path.parent / inside(path.parent, path.name).relative_to(folder)
-    with open_root(folder) as opened:
-        yield file, Root(path.parent, opened.descriptor)
 
 
 def _header(path: Path, root: Root) -> list[str]:

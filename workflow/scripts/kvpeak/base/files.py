@@ -11,11 +11,11 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from kvpeak.base.errors import UserError
-from kvpeak.base.untrusted import check_filled, open_regular
+from kvpeak.base.untrusted import Root, check_filled, open_regular, open_root
 
 CLOCK_SLACK_S = 60.0  # by which clocks of two machines may differ
 
@@ -79,6 +79,17 @@ def inside(root: Path, name: str | Path) -> Path:
     if not path.is_relative_to(root.resolve()):
         raise UserError(f"{name}: leads out of {root}; expected a path inside it")
     return path
+
+
+@contextlib.contextmanager
+def in_its_folder(path: Path) -> Iterator[tuple[Path, Root]]:
+    """A file, which may be a link inside its folder, and that folder, open, by its name as given.
+    Raises what inside() and open_root() do.
+    """
+    folder = path.parent.resolve()
+    file = path.parent / inside(path.parent, path.name).relative_to(folder)
+    with open_root(folder) as opened:
+        yield file, Root(path.parent, opened.descriptor)
 
 
 def unlinked(root: Path, name: str | Path) -> Path:

@@ -15,6 +15,7 @@ from jsonschema.exceptions import ValidationError, relevance
 from jsonschema.validators import extend
 
 from kvpeak.base.errors import UserError
+from kvpeak.base.files import in_its_folder
 from kvpeak.base.numbers import MIB
 from kvpeak.base.text import plain
 from kvpeak.base.untrusted import read_text
@@ -117,11 +118,13 @@ for _kind in ("int", "float"):
 def load_yaml(file: Path | str):
     """Return what the YAML file holds.
 
-    Raises ConfigError if it cannot be read or parsed, if a mapping gives a key twice, or if aliases
+    Raises ConfigError if it cannot be read or parsed, if it is a link out of its folder (to a file
+    whose content a message would show), if a mapping gives a key twice, or if aliases
     make it huge or endless.
     """
     try:
-        text = read_text(Path(file), MOST_BYTES)
+        with in_its_folder(Path(file)) as (path, root):
+            text = read_text(path, MOST_BYTES, root)
     except OSError as error:
         raise ConfigError(file, "", f"cannot be read: {error.strerror}") from None
     except UserError as error:

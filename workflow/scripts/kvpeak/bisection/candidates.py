@@ -1,6 +1,5 @@
 """What lies between two commits of a matrix: a package's releases, or a repository's revisions."""
 
-import contextlib
 import json
 import os
 import sys
@@ -9,11 +8,11 @@ from dataclasses import dataclass
 
 from kvpeak.base import layout
 from kvpeak.base.errors import UserError
-from kvpeak.base.untrusted import read_bytes
 from kvpeak.environments.build import prepared
 from kvpeak.environments.releases import numbers, releases
 from kvpeak.experiment.engines import COMMAND
 from kvpeak.experiment.matrix import Matrix
+from kvpeak.experiment.preparation import to_be_tried_again
 from kvpeak.experiment.requests import build_entry
 from kvpeak.protocol.programs import SCRIPTS
 from kvpeak.system.git import git
@@ -102,9 +101,8 @@ def _revisions(good: str, bad: str, old: dict, new: dict) -> Candidates:
 def _build(name: str, entry: dict) -> None:
     """Build one revision, unless that was done here before. Raises UserError."""
     record = layout.engine_record(name)
-    with contextlib.suppress(OSError, UserError):
-        if read_bytes(record) == read_bytes(layout.local_copy(record)):
-            return
+    if record.exists() and not to_be_tried_again(record):
+        return
     command = [sys.executable, str(SCRIPTS / "build_engine.py"), "--commit", name]
     command += ["--entry", json.dumps(build_entry(entry)), "--out", str(record)]
     done = run_program(command, BUILD_S, variables=os.environ | NO_QUESTIONS)
